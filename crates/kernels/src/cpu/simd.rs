@@ -1,0 +1,128 @@
+//! Eight lanes of f32 or i32, three times: AVX2, wasm simd128, and plain arrays. Kernels are written once against
+//! [`Simd`] and compiled for each; [`dispatch`] picks at run time.
+//!
+//! Everything on the way from [`Kernel::run`] to an operation must be `#[inline(always)]`, or it is compiled without the
+//! instruction set.
+
+/// An instruction set; a value of the type is the proof that the machine has it.
+pub(super) trait Simd: Copy {
+    /// Eight f32.
+    type F: Copy;
+    /// Eight 32-bit integers, or sixteen 16-bit ones.
+    type I: Copy;
+    /// Whether registers suffice for two octets of weights, or two blocks of keys, at once.
+    const WIDE: bool;
+
+    fn splat(self, x: f32) -> Self::F;
+    fn load(self, x: &[f32; 8]) -> Self::F;
+    fn store(self, x: Self::F, to: &mut [f32; 8]);
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn sub(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once or twice.
+    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// The second operand where either is NaN.
+    fn max(self, a: Self::F, b: Self::F) -> Self::F;
+    fn min(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Whether any lane of `a` is greater than that of `b`.
+    fn any_greater(self, a: Self::F, b: Self::F) -> bool;
+    /// To the nearest integer, ties to even.
+    fn round(self, x: Self::F) -> Self::I;
+
+    fn splat_i(self, x: u32) -> Self::I;
+    fn load_i(self, x: &[u32; 8]) -> Self::I;
+    fn store_i(self, x: Self::I, to: &mut [u32; 8]);
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
+    fn and(self, a: Self::I, b: Self::I) -> Self::I;
+    fn shift_left<const N: i32>(self, a: Self::I) -> Self::I;
+    /// Fills with zeros.
+    fn shift_right<const N: i32>(self, a: Self::I) -> Self::I;
+    /// Fills with the sign.
+    fn shift_right_signed<const N: i32>(self, a: Self::I) -> Self::I;
+    /// The low bytes of the sixteen 16-bit lanes, sign extended.
+    fn low_bytes(self, a: Self::I) -> Self::I;
+    /// The high bytes of the sixteen 16-bit lanes, sign extended.
+    fn high_bytes(self, a: Self::I) -> Self::I;
+    /// Products of 16-bit lanes, neighbours added to 32 bits.
+    fn dot_pairs(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Integers to floats.
+    fn to_f(self, a: Self::I) -> Self::F;
+    /// The same bits.
+    fn as_f(self, a: Self::I) -> Self::F;
+    /// The same bits.
+    fn as_i(self, a: Self::F) -> Self::I;
+    /// Eight halves, two a word, the low one first. Finite ones only.
+    fn halves(self, x: &[u32; 4]) -> Self::F;
+    /// Rows become columns.
+    fn transpose(self, rows: [Self::I; 8]) -> [Self::I; 8];
+}
+
+/// Work to be compiled for each instruction set. Implementations of `run` are `#[inline(always)]`.
+pub(super) trait Kernel {
+    fn run<S: Simd>(self, s: S);
+}
+
+/// Runs a kernel on the best instruction set of this machine.
+pub(super) fn dispatch(kernel: impl Kernel) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(s) = super::simd_avx2::Avx2::detect() {
+        return s.call(kernel);
+    }
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    return kernel.run(super::simd_wasm::Simd128);
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
+    kernel.run(super::simd_portable::Portable);
+}
+
+/// The low halves of the lanes as f32: exact for finite ones, infinities become 65536.
+#[inline(always)]
+pub(super) fn low_halves<S: Simd>(s: S, x: S::I) -> S::F {
+    high_halves(s, s.shift_left::<16>(x))
+}
+
+/// The high halves of the lanes as f32: exact for finite ones, infinities become 65536.
+#[inline(always)]
+pub(super) fn high_halves<S: Simd>(s: S, x: S::I) -> S::F {
+    // Exponent and mantissa move to where f32 has them; the exponent's bias, 15 instead of 127, is made good by a
+    // multiplication, which also normalizes subnormals.
+    let bits = s.and(s.shift_right_signed::<3>(x), s.splat_i(0x8FFF_E000));
+    s.mul(s.as_f(bits), s.splat(f32::from_bits((127 + 112) << 23)))
+}
+
+/// `e^x` within 2 units in the last place; below -87 it stays at e^-87, above 88 at e^88.
+#[inline(always)]
+#[expect(clippy::excessive_precision, reason = "the first part of ln 2 has few bits, so that its products are exact")]
+pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+    let x = s.max(s.min(x, s.splat(88.0)), s.splat(-87.0));
+    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
+    let shifter = s.splat(12_582_912.0);
+    let shifted = s.mul_add(x, s.splat(std::f32::consts::LOG2_E), shifter);
+    let n = s.sub(shifted, shifter);
+    let r = s.mul_add(n, s.splat(-0.693_359_375), x);
+    let r = s.mul_add(n, s.splat(2.121_944_4e-4), r);
+    // Minimax on [-ln(2)/2, ln(2)/2], from Cephes.
+    let mut p = s.splat(1.987_569_15e-4);
+    for c in [1.398_199_95e-3, 8.333_451_9e-3, 4.166_579_6e-2, 1.666_666_55e-1, 5.000_000_1e-1] {
+        p = s.mul_add(p, r, s.splat(c));
+    }
+    let p = s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0));
+    s.as_f(s.add_i(s.as_i(p), s.shift_left::<23>(s.as_i(shifted))))
+}
+
+/// The sum of the lanes.
+#[inline(always)]
+pub(super) fn sum<S: Simd>(s: S, x: S::F) -> f32 {
+    let mut x8 = [0.0; 8];
+    s.store(x, &mut x8);
+    let [a, b, c, d, e, f, g, h] = x8;
+    ((a + b) + (c + d)) + ((e + f) + (g + h))
+}
+
+/// The greatest lane.
+#[inline(always)]
+pub(super) fn greatest<S: Simd>(s: S, x: S::F) -> f32 {
+    let mut x8 = [0.0; 8];
+    s.store(x, &mut x8);
+    x8.into_iter().fold(f32::NEG_INFINITY, f32::max)
+}

@@ -1,0 +1,128 @@
+//! Eight lanes as two registers of wasm's simd128.
+
+use super::simd::Simd;
+use std::arch::wasm32::*;
+
+#[derive(Clone, Copy)]
+pub(super) struct Simd128;
+
+type Two = [v128; 2];
+
+/// Operations that are the same on both registers.
+macro_rules! on_both {
+    ($($name:ident$(<$n:ident>)?($($arg:ident),*) { $body:expr })*) => {$(
+        #[inline(always)]
+        fn $name$(<const $n: i32>)?(self, $($arg: Two),*) -> Two {
+            let op = |$($arg: v128),*| $body;
+            [op($($arg[0]),*), op($($arg[1]),*)]
+        }
+    )*};
+}
+
+fn halves4(x: v128) -> v128 {
+    // As in `simd::high_halves`.
+    let bits = v128_and(i32x4_shl(x, 13), u32x4_splat(0x8FFF_E000));
+    f32x4_mul(bits, f32x4_splat(f32::from_bits((127 + 112) << 23)))
+}
+
+/// Four rows become four columns.
+fn transpose4([a, b, c, d]: [v128; 4]) -> [v128; 4] {
+    let ab = i32x4_shuffle::<0, 4, 1, 5>(a, b);
+    let cd = i32x4_shuffle::<0, 4, 1, 5>(c, d);
+    let ab_high = i32x4_shuffle::<2, 6, 3, 7>(a, b);
+    let cd_high = i32x4_shuffle::<2, 6, 3, 7>(c, d);
+    [
+        i64x2_shuffle::<0, 2>(ab, cd),
+        i64x2_shuffle::<1, 3>(ab, cd),
+        i64x2_shuffle::<0, 2>(ab_high, cd_high),
+        i64x2_shuffle::<1, 3>(ab_high, cd_high),
+    ]
+}
+
+impl Simd for Simd128 {
+    type F = Two;
+    type I = Two;
+    const WIDE: bool = false;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Two {
+        [f32x4_splat(x); 2]
+    }
+
+    #[inline(always)]
+    fn load(self, x: &[f32; 8]) -> Two {
+        self.load_i(bytemuck::cast_ref(x))
+    }
+
+    #[inline(always)]
+    fn store(self, x: Two, to: &mut [f32; 8]) {
+        self.store_i(x, bytemuck::cast_mut(to));
+    }
+
+    on_both! {
+        add(a, b) { f32x4_add(a, b) }
+        sub(a, b) { f32x4_sub(a, b) }
+        mul(a, b) { f32x4_mul(a, b) }
+        div(a, b) { f32x4_div(a, b) }
+        mul_add(a, b, c) { f32x4_add(f32x4_mul(a, b), c) }
+        // The pseudo-maximum `b < a ? a : b`, one instruction on x86.
+        max(a, b) { f32x4_pmax(b, a) }
+        min(a, b) { f32x4_pmin(b, a) }
+        round(x) { i32x4_trunc_sat_f32x4(f32x4_nearest(x)) }
+        add_i(a, b) { i32x4_add(a, b) }
+        and(a, b) { v128_and(a, b) }
+        shift_left<N>(a) { i32x4_shl(a, N as u32) }
+        shift_right<N>(a) { u32x4_shr(a, N as u32) }
+        shift_right_signed<N>(a) { i32x4_shr(a, N as u32) }
+        low_bytes(a) { i16x8_shr(i16x8_shl(a, 8), 8) }
+        high_bytes(a) { i16x8_shr(a, 8) }
+        dot_pairs(a, b) { i32x4_dot_i16x8(a, b) }
+        to_f(a) { f32x4_convert_i32x4(a) }
+        as_f(a) { a }
+        as_i(a) { a }
+    }
+
+    #[inline(always)]
+    fn any_greater(self, a: Two, b: Two) -> bool {
+        v128_any_true(v128_or(f32x4_gt(a[0], b[0]), f32x4_gt(a[1], b[1])))
+    }
+
+    #[inline(always)]
+    fn splat_i(self, x: u32) -> Two {
+        [u32x4_splat(x); 2]
+    }
+
+    #[inline(always)]
+    fn load_i(self, x: &[u32; 8]) -> Two {
+        let at = x.as_ptr().cast::<v128>();
+        // SAFETY: both are within the array; wasm loads need no alignment.
+        unsafe { [v128_load(at), v128_load(at.add(1))] }
+    }
+
+    #[inline(always)]
+    fn store_i(self, x: Two, to: &mut [u32; 8]) {
+        let at = to.as_mut_ptr().cast::<v128>();
+        // SAFETY: both are within the array; wasm stores need no alignment.
+        unsafe {
+            v128_store(at, x[0]);
+            v128_store(at.add(1), x[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn halves(self, x: &[u32; 4]) -> Two {
+        // SAFETY: the load is of the whole array; wasm loads need no alignment.
+        let x = unsafe { v128_load(x.as_ptr().cast()) };
+        [halves4(i32x4_extend_low_i16x8(x)), halves4(i32x4_extend_high_i16x8(x))]
+    }
+
+    #[inline(always)]
+    fn transpose(self, r: [Two; 8]) -> [Two; 8] {
+        let [a, b, c, d, e, f, g, h] = r;
+        let top_left = transpose4([a[0], b[0], c[0], d[0]]);
+        let top_right = transpose4([a[1], b[1], c[1], d[1]]);
+        let low_left = transpose4([e[0], f[0], g[0], h[0]]);
+        let low_right = transpose4([e[1], f[1], g[1], h[1]]);
+        std::array::from_fn(|i| if i < 4 { [top_left[i], low_left[i]] } else { [top_right[i - 4], low_right[i - 4]] })
+    }
+}

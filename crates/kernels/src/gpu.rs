@@ -1,0 +1,357 @@
+//! The kernels on a GPU: which WGSL files make up each, its constants, bindings and grid.
+//!
+//! A kernel's text is a preamble of `const` lines and files of `shaders/`, one after the other, so that every file stays
+//! plain WGSL. The constants are part of the kernel's id: what changes per step is in the step buffer, and what differs
+//! between layers of one shape (lane and layer) in the `info` binding, so that recorded launches can be replayed.
+
+use crate::packed::Codec;
+use crate::step::StepLayout;
+use crate::{AttendParams, Epilogue, Grid, Heads, HeadParams, LinearParams, MatrixShape, Ops, Storage};
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn_wgpu::{CubeBackend, CubeTensor, KernelSource, SourceKernel, SourceTemplate};
+use cubecl::prelude::{ExecutionMode, KernelId};
+use cubecl::server::{KernelArguments, MetadataBindingInfo};
+use cubecl::{CubeCount, CubeDim};
+use std::fmt::Write;
+
+/// Keys that one workgroup of `attend.wgsl` takes.
+const TILE: usize = 64;
+/// Threads of most kernels' workgroups.
+const THREADS: usize = 64;
+/// The widest grid that is promised in one direction is 65,535.
+const GRID_X: usize = 32_768;
+
+macro_rules! shader {
+    ($name:literal) => {
+        include_str!(concat!("../../../shaders/", $name, ".wgsl"))
+    };
+}
+
+/// A kernel with its constants; two with the same constants share one compiled pipeline.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    Embed(MatrixShape, StepLayout),
+    Linear(LinearParams),
+    /// Lane and layer are not part of it.
+    Attend(AttendParams),
+    Merge(AttendParams),
+    Append(AttendParams),
+    Head(HeadParams),
+}
+
+impl Kernel {
+    /// The whole WGSL text.
+    pub fn wgsl(&self) -> String {
+        let (constants, parts) = match self {
+            Self::Embed(matrix, step) => (
+                vec![("COLS", matrix.cols)],
+                (*step, vec![codec(matrix.codec), shader!("embed")]),
+            ),
+            Self::Linear(p) => {
+                let spread = Spread::of(p);
+                let mut parts = vec![codec(p.matrix.codec), shader!("linear")];
+                parts.push(if spread.slots == 1 { shader!("sum_one") } else { shader!("sum_shared") });
+                parts.push(if p.eps.is_some() { shader!("norm_rms") } else { shader!("norm_none") });
+                parts.push(match p.epilogue {
+                    Epilogue::Store => shader!("store_plain"),
+                    Epilogue::Add => shader!("store_add"),
+                    Epilogue::SiluGate => shader!("store_gate"),
+                });
+                let constants = vec![
+                    ("MATRIX_ROWS", p.matrix.rows),
+                    ("COLS", p.matrix.cols),
+                    ("SLOTS", spread.slots),
+                    ("UNITS", spread.units),
+                    ("TOKENS", spread.tokens),
+                    ("PARTS", spread.parts),
+                    ("GRID_X", spread.groups.min(GRID_X)),
+                    ("HEAD", usize::from(p.head)),
+                ];
+                (constants, (p.step, parts))
+            }
+            Self::Attend(p) => {
+                let mut constants = heads(p);
+                constants.push(("TILES", tiles(p)));
+                (constants, (p.step, vec![storage(p.storage), shader!("attend")]))
+            }
+            Self::Merge(p) => {
+                let mut constants = heads(p);
+                constants.push(("TILES", tiles(p)));
+                constants.push(("REPORT", p.report.stride()));
+                constants.push(("MASSES", crate::step::MASSES_AT));
+                (constants, (p.step, vec![shader!("merge")]))
+            }
+            Self::Append(p) => {
+                let put = match p.storage {
+                    Storage::F32 => shader!("put_f32"),
+                    Storage::F16 => shader!("put_f16"),
+                };
+                (heads(p), (p.step, vec![put, shader!("append")]))
+            }
+            Self::Head(p) => (
+                vec![("VOCAB", p.vocab), ("REPORT", p.report.stride())],
+                (p.step, vec![shader!("head")]),
+            ),
+        };
+        let (step, parts) = parts;
+        let mut text = String::new();
+        let all = constants.into_iter().chain([("LANES", step.lanes), ("ROWS", step.rows)]);
+        let named_head_dim = matches!(self, Self::Attend(_) | Self::Merge(_) | Self::Append(_));
+        for (name, value) in all.chain((!named_head_dim).then_some(("HEAD_DIM", step.head_dim))) {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "const {name}: u32 = {value}u;");
+        }
+        if let Self::Linear(LinearParams { eps: Some(bits), .. }) = self {
+            let _ = writeln!(text, "const EPS: f32 = {:e};", f32::from_bits(*bits));
+        }
+        for part in std::iter::once(shader!("step")).chain(parts) {
+            text.push('\n');
+            text.push_str(part);
+        }
+        text
+    }
+
+    fn threads(&self) -> u32 {
+        let threads = match self {
+            Self::Linear(p) => {
+                let spread = Spread::of(p);
+                spread.slots * spread.units
+            }
+            Self::Head(_) => 256,
+            _ => THREADS,
+        };
+        threads as u32
+    }
+
+    /// The kernel's id must not name what only `info` carries.
+    fn shared(self) -> Self {
+        let anywhere = |p: AttendParams| AttendParams { lane: 0, layer: 0, ..p };
+        match self {
+            Self::Attend(p) => Self::Attend(anywhere(p)),
+            Self::Merge(p) => Self::Merge(anywhere(p)),
+            Self::Append(p) => Self::Append(anywhere(p)),
+            other => other,
+        }
+    }
+}
+
+impl KernelSource for Kernel {
+    fn source(&self) -> SourceTemplate {
+        SourceTemplate::new(self.wgsl())
+    }
+
+    fn id(&self) -> KernelId {
+        // Every index is bounded in the shaders themselves.
+        KernelId::new::<Self>().info(self.clone()).mode(ExecutionMode::Unchecked)
+    }
+
+    fn lang(&self) -> &'static str {
+        "wgsl"
+    }
+}
+
+fn codec(codec: Codec) -> &'static str {
+    match codec {
+        Codec::Q4 => shader!("codec_q4"),
+        Codec::Q8 => shader!("codec_q8"),
+        Codec::F16 => shader!("codec_f16"),
+        Codec::F32 => shader!("codec_f32"),
+    }
+}
+
+fn storage(storage: Storage) -> &'static str {
+    match storage {
+        Storage::F32 => shader!("storage_f32"),
+        Storage::F16 => shader!("storage_f16"),
+    }
+}
+
+fn heads(p: &AttendParams) -> Vec<(&'static str, usize)> {
+    vec![("N_HEADS", p.heads.n_heads), ("N_KV_HEADS", p.heads.n_kv_heads), ("HEAD_DIM", p.heads.head_dim)]
+}
+
+fn tiles(p: &AttendParams) -> usize {
+    p.keys.div_ceil(TILE)
+}
+
+/// Values of attention's scratch for caches of `keys` slots: a tile's largest score, three sums and its V for every row,
+/// head and tile. The CPU needs none, but a tensor has at least one value.
+pub fn part_len(heads: Heads, step: StepLayout, keys: usize, gpu: bool) -> usize {
+    if gpu { step.rows * heads.n_heads * keys.div_ceil(TILE) * (4 + heads.head_dim) } else { 1 }
+}
+
+/// How a linear layer is spread over threads.
+struct Spread {
+    /// Threads that share the columns.
+    slots: usize,
+    /// Half octets of rows a workgroup.
+    units: usize,
+    /// Rows of x that a thread takes.
+    tokens: usize,
+    /// Matrices that alternate.
+    parts: usize,
+    /// Workgroups for all rows of the matrix.
+    groups: usize,
+}
+
+impl Spread {
+    fn of(p: &LinearParams) -> Self {
+        let parts = if p.epilogue == Epilogue::SiluGate { 2 } else { 1 };
+        let (slots, units) = match p.grid {
+            Grid::Gpu => (32, 2),
+            Grid::Software => (1, 16),
+        };
+        let tokens = p.rows.min(4);
+        let half_octets = p.matrix.rows.div_ceil(8) * 2 / parts;
+        Self { slots, units, tokens, parts, groups: half_octets.div_ceil(units) }
+    }
+}
+
+/// Launches `kernel` over `grid`; `info` is bound last where it is given.
+fn launch(kernel: Kernel, grid: [usize; 3], buffers: &[&CubeTensor], info: Option<[usize; 2]>) {
+    let mut args =
+        KernelArguments::new().with_buffers(buffers.iter().map(|tensor| tensor.handle.clone().binding()).collect());
+    if let Some([lane, layer]) = info {
+        // One vec4<u32>, as two words of 64 bits.
+        args = args.with_info(MetadataBindingInfo::custom(vec![(lane as u64) | (layer as u64) << 32, 0]));
+    }
+    let kernel = kernel.shared();
+    let dim = CubeDim::new_1d(kernel.threads());
+    let [x, y, z] = grid.map(|n| n as u32);
+    buffers[0].client.launch(Box::new(SourceKernel::new(kernel, dim)), CubeCount::Static(x, y, z), args);
+}
+
+impl Ops for CubeBackend {
+    fn write(buffer: IntTensor<Self>, words: Vec<u32>) -> IntTensor<Self> {
+        buffer.client.write(&buffer.handle, cubecl::bytes::Bytes::from_elems(words));
+        buffer
+    }
+
+    fn embed(
+        words: IntTensor<Self>,
+        scales: IntTensor<Self>,
+        step: IntTensor<Self>,
+        x: FloatTensor<Self>,
+        matrix: MatrixShape,
+        layout: StepLayout,
+    ) -> FloatTensor<Self> {
+        let grid = [(matrix.cols / 8).div_ceil(THREADS), layout.rows, 1];
+        launch(Kernel::Embed(matrix, layout), grid, &[&words, &scales, &step, &x], None);
+        x
+    }
+
+    fn linear(
+        x: FloatTensor<Self>,
+        words: IntTensor<Self>,
+        scales: IntTensor<Self>,
+        step: IntTensor<Self>,
+        gain: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        params: LinearParams,
+    ) -> FloatTensor<Self> {
+        let spread = Spread::of(&params);
+        let grid =
+            [spread.groups.min(GRID_X), spread.groups.div_ceil(GRID_X), params.rows.div_ceil(spread.tokens)];
+        let mut buffers = vec![&x, &words, &scales, &step, &out];
+        if params.eps.is_some() {
+            buffers.push(&gain);
+        }
+        launch(Kernel::Linear(params), grid, &buffers, None);
+        out
+    }
+
+    fn attend(
+        qkv: FloatTensor<Self>,
+        arena: IntTensor<Self>,
+        rope: FloatTensor<Self>,
+        step: IntTensor<Self>,
+        part: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        report: FloatTensor<Self>,
+        params: AttendParams,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let info = Some([params.lane, params.layer]);
+        let rows = params.step.rows;
+        let grid = [tiles(&params), params.heads.n_kv_heads, rows];
+        launch(Kernel::Attend(params), grid, &[&qkv, &step, &arena, &rope, &part], info);
+        let grid = [params.heads.n_heads, rows, 1];
+        launch(Kernel::Merge(params), grid, &[&part, &step, &out, &report], info);
+        (part, out, report)
+    }
+
+    fn append(
+        qkv: FloatTensor<Self>,
+        step: IntTensor<Self>,
+        arena: IntTensor<Self>,
+        params: AttendParams,
+    ) -> IntTensor<Self> {
+        let grid = [params.heads.kv_cols().div_ceil(THREADS), params.step.rows, 1];
+        launch(Kernel::Append(params), grid, &[&qkv, &step, &arena], Some([params.lane, 0]));
+        arena
+    }
+
+    fn head(
+        logits: FloatTensor<Self>,
+        step: IntTensor<Self>,
+        report: FloatTensor<Self>,
+        params: HeadParams,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        launch(Kernel::Head(params), [params.rows, 1, 1], &[&logits, &step, &report], None);
+        (logits, report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step::ReportLayout;
+
+    /// Every combination of files that the host can put together.
+    fn kernels() -> Vec<Kernel> {
+        let step = StepLayout { lanes: 2, rows: 5, head_dim: 64 };
+        let report = ReportLayout { layers: 2, heads: 9 };
+        let heads = Heads { n_heads: 9, n_kv_heads: 3, head_dim: 64 };
+        let mut all = vec![Kernel::Head(HeadParams { vocab: 49_152, rows: 5, step, report })];
+        for codec in [Codec::Q4, Codec::Q8, Codec::F16, Codec::F32] {
+            let matrix = MatrixShape { codec, rows: 576, cols: 1536 };
+            all.push(Kernel::Embed(matrix, step));
+            for epilogue in [Epilogue::Store, Epilogue::Add, Epilogue::SiluGate] {
+                for eps in [None, Some(1e-5f32.to_bits())] {
+                    for (grid, head) in [(Grid::Gpu, false), (Grid::Software, true)] {
+                        let params = LinearParams { matrix, epilogue, eps, head, step, rows: 5, grid };
+                        all.push(Kernel::Linear(params));
+                    }
+                }
+            }
+        }
+        for storage in [Storage::F32, Storage::F16] {
+            let params = AttendParams { heads, storage, keys: 300, lane: 1, layer: 1, step, report };
+            all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
+        }
+        all
+    }
+
+    #[test]
+    fn every_shader_is_valid_wgsl_and_fits_the_smallest_device() {
+        for kernel in kernels() {
+            let text = kernel.wgsl();
+            let module = naga::front::wgsl::parse_str(&text)
+                .unwrap_or_else(|error| panic!("{kernel:?}: {}", error.emit_to_string(&text)));
+            let mut validator =
+                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty());
+            if let Err(error) = validator.validate(&module) {
+                panic!("{kernel:?}: {}", error.emit_to_string(&text));
+            }
+            let mut layouter = naga::proc::Layouter::default();
+            layouter.update(module.to_ctx()).expect("a valid module has a layout");
+            let bytes = |space: naga::AddressSpace| -> u32 {
+                let in_space = module.global_variables.iter().filter(|(_, global)| global.space == space);
+                in_space.map(|(_, global)| layouter[global.ty].size).sum()
+            };
+            assert!(bytes(naga::AddressSpace::WorkGroup) <= 16_384, "{kernel:?} needs too much workgroup memory");
+            assert!(kernel.threads() <= 256);
+            let bindings = module.global_variables.iter().filter(|(_, global)| global.binding.is_some()).count();
+            assert!(bindings <= 7, "{kernel:?} has {bindings} bindings");
+        }
+    }
+}

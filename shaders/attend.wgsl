@@ -1,0 +1,146 @@
+// Attention of one token over one tile of its view, for the query heads that share a KV head. The view is the sinks and
+// the recent tokens from `first` to the token itself; what came before this chunk is read from the cache, the chunk's
+// own K and V from `qkv`, rounded as the cache rounds them. Keys are stored un-rotated: a sink key is rotated by its
+// slot, a recent key by its distance from `base`; the query has one rotation for each kind.
+// Writes the tile's largest score, its sums and its weighted V; merge.wgsl joins the tiles.
+// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, LANES, ROWS. Needs step.wgsl and storage_*.wgsl.
+
+@group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
+@group(0) @binding(1) var<storage, read_write> step: array<u32>;
+@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // (slots, K and V, n_kv_heads, head_dim) values
+@group(0) @binding(3) var<storage, read_write> rope: array<f32>;  // (positions, cos and sin, head_dim/2)
+@group(0) @binding(4) var<storage, read_write> part: array<f32>;  // (rows, n_heads, tiles, 4 + head_dim)
+@group(0) @binding(5) var<uniform> info: vec4<u32>;               // lane
+
+const TILE: u32 = 64u;
+const HALF: u32 = HEAD_DIM / 2u;
+const GROUP: u32 = N_HEADS / N_KV_HEADS;
+const QKV: u32 = (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM;
+const SLOT: u32 = 2u * N_KV_HEADS * HEAD_DIM;
+const PART: u32 = 4u + HEAD_DIM;
+const IN_CHUNK: u32 = 0x80000000u;
+
+var<workgroup> query: array<f32, 2 * GROUP * HEAD_DIM>; // for sink keys, then for recent keys
+var<workgroup> score: array<f32, GROUP * TILE>;         // then its exponential
+var<workgroup> place: array<u32, TILE>;                 // the key's slot, or IN_CHUNK | row of qkv
+
+// Two neighbouring values of K (part 0) or V (part 1) at `channel` (even) of a KV head.
+fn load_kv(at: u32, part_of: u32, kv_head: u32, channel: u32) -> vec2<f32> {
+    let offset = (part_of * N_KV_HEADS + kv_head) * HEAD_DIM + channel;
+    if ((at & IN_CHUNK) != 0u) {
+        let i = (at & ~IN_CHUNK) * QKV + N_HEADS * HEAD_DIM + offset;
+        return stored(vec2<f32>(qkv[i], qkv[i + 1u]));
+    }
+    return load_stored(at * SLOT + offset);
+}
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+    let lane = info.x;
+    let tile = group.x;
+    let kv_head = group.y;
+    let live = group.z < lane_rows(lane);
+    let row = lane_row0(lane) + select(0u, group.z, live);
+    let held = select(0u, row_held(row), live);
+    let n_sinks = row_sinks(row);
+    let start = lane_start(lane);
+    let base = lane_base(lane);
+    let count = min(max(held, tile * TILE) - tile * TILE, TILE);
+
+    // The two rotations of each query head.
+    let distance = row_index(row) - base;
+    for (var i = thread; i < GROUP * HALF; i += TILE) {
+        let g = i / HALF;
+        let c = i % HALF;
+        let at = row * QKV + (kv_head * GROUP + g) * HEAD_DIM + c;
+        let a = qkv[at];
+        let b = qkv[at + HALF];
+        let sink_cos = row_sink_cos(row, c);
+        let sink_sin = row_sink_sin(row, c);
+        query[g * HEAD_DIM + c] = a * sink_cos - b * sink_sin;
+        query[g * HEAD_DIM + c + HALF] = a * sink_sin + b * sink_cos;
+        // A query that is itself a sink lies before `base` and has no recent keys.
+        let p = select(0u, distance, row_index(row) >= base) * HEAD_DIM + c;
+        let recent_cos = rope[p];
+        let recent_sin = rope[p + HALF];
+        query[(GROUP + g) * HEAD_DIM + c] = a * recent_cos - b * recent_sin;
+        query[(GROUP + g) * HEAD_DIM + c + HALF] = a * recent_sin + b * recent_cos;
+    }
+    workgroupBarrier();
+
+    // One key a thread.
+    if (thread < count) {
+        let n = tile * TILE + thread;
+        let is_sink = n < n_sinks;
+        let index = select(row_first(row) + n - n_sinks, n, is_sink);
+        var at = IN_CHUNK | (lane_row0(lane) + index - start);
+        if (index < start) {
+            let sinks = lane_sinks(lane);
+            at = index;
+            if (!is_sink) { at = sinks + (index - sinks) % lane_recent(lane); }
+        }
+        place[thread] = at;
+        let angle = select(index - base, index, is_sink) * HEAD_DIM;
+        let q0 = select(GROUP * HEAD_DIM, 0u, is_sink);
+        var sums: array<f32, GROUP>;
+        for (var c = 0u; c < HALF; c += 2u) {
+            let a = load_kv(at, 0u, kv_head, c);
+            let b = load_kv(at, 0u, kv_head, c + HALF);
+            let cosine = vec2<f32>(rope[angle + c], rope[angle + c + 1u]);
+            let sine = vec2<f32>(rope[angle + HALF + c], rope[angle + HALF + c + 1u]);
+            let k_lo = a * cosine - b * sine;
+            let k_hi = a * sine + b * cosine;
+            for (var g = 0u; g < GROUP; g++) {
+                let q = q0 + g * HEAD_DIM + c;
+                sums[g] += query[q] * k_lo.x + query[q + 1u] * k_lo.y
+                    + query[q + HALF] * k_hi.x + query[q + HALF + 1u] * k_hi.y;
+            }
+        }
+        for (var g = 0u; g < GROUP; g++) { score[g * TILE + thread] = sums[g] * inverseSqrt(f32(HEAD_DIM)); }
+    }
+    workgroupBarrier();
+
+    var largest: array<f32, GROUP>;
+    for (var g = 0u; g < GROUP; g++) {
+        largest[g] = -3.0e38;
+        for (var n = 0u; n < count; n++) { largest[g] = max(largest[g], score[g * TILE + n]); }
+    }
+    workgroupBarrier();
+    if (thread < count) {
+        for (var g = 0u; g < GROUP; g++) { score[g * TILE + thread] = exp(score[g * TILE + thread] - largest[g]); }
+    }
+    workgroupBarrier();
+    if (!live) { return; }
+
+    for (var g = 0u; g < GROUP; g++) {
+        let out = ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART;
+        if (thread == 0u) {
+            var sum = 0.0;
+            var sink_sum = 0.0;
+            var first_sum = 0.0;
+            for (var n = 0u; n < count; n++) {
+                let p = score[g * TILE + n];
+                sum += p;
+                if (tile * TILE + n < n_sinks) { sink_sum += p; }
+                if (tile * TILE + n < 4u) { first_sum += p; }
+            }
+            part[out] = largest[g];
+            part[out + 1u] = sum;
+            part[out + 2u] = sink_sum;
+            part[out + 3u] = first_sum;
+        }
+    }
+    // Two channels a thread.
+    for (var c = thread * 2u; c < HEAD_DIM; c += 2u * TILE) {
+        var sums: array<vec2<f32>, GROUP>;
+        for (var n = 0u; n < count; n++) {
+            let v = load_kv(place[n], 1u, kv_head, c);
+            for (var g = 0u; g < GROUP; g++) { sums[g] += score[g * TILE + n] * v; }
+        }
+        for (var g = 0u; g < GROUP; g++) {
+            let out = ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART + 4u + c;
+            part[out] = sums[g].x;
+            part[out + 1u] = sums[g].y;
+        }
+    }
+}

@@ -1,0 +1,3 @@
+fn put(value: u32, v: vec2<f32>) {
+    arena[value / 2u] = pack2x16float(clamp(v, vec2<f32>(-65504.0), vec2<f32>(65504.0)));
+}

@@ -1,0 +1,4 @@
+fn put(value: u32, v: vec2<f32>) {
+    arena[value] = bitcast<u32>(v.x);
+    arena[value + 1u] = bitcast<u32>(v.y);
+}

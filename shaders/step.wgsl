@@ -1,0 +1,34 @@
+// The step buffer: everything that changes from one step to the next. The same layout as
+// `StepLayout` in crates/kernels/src/step.rs. A preamble gives LANES, ROWS and HEAD_DIM.
+
+const NO_ID: u32 = 0xffffffffu;
+const STEP_HEADER: u32 = 8u;
+const STEP_LANE: u32 = 8u;
+const STEP_ROW: u32 = 72u + HEAD_DIM;
+const STEP_ROWS_AT: u32 = STEP_HEADER + LANES * STEP_LANE;
+
+fn step_rows() -> u32 { return step[0]; }
+fn step_head_first() -> u32 { return step[1]; }
+fn step_head_rows() -> u32 { return step[2]; }
+
+fn lane_at(lane: u32) -> u32 { return STEP_HEADER + lane * STEP_LANE; }
+fn lane_row0(lane: u32) -> u32 { return step[lane_at(lane)]; }
+fn lane_rows(lane: u32) -> u32 { return step[lane_at(lane) + 1u]; }
+fn lane_start(lane: u32) -> u32 { return step[lane_at(lane) + 2u]; }
+fn lane_base(lane: u32) -> u32 { return step[lane_at(lane) + 3u]; }
+fn lane_sinks(lane: u32) -> u32 { return step[lane_at(lane) + 4u]; }
+fn lane_recent(lane: u32) -> u32 { return step[lane_at(lane) + 5u]; }
+
+fn row_at(row: u32) -> u32 { return STEP_ROWS_AT + row * STEP_ROW; }
+fn row_id(row: u32) -> u32 { return step[row_at(row)]; }
+fn row_forced(row: u32) -> u32 { return step[row_at(row) + 1u]; }
+fn row_index(row: u32) -> u32 { return step[row_at(row) + 2u]; }
+fn row_first(row: u32) -> u32 { return step[row_at(row) + 3u]; }
+fn row_sinks(row: u32) -> u32 { return step[row_at(row) + 4u]; }
+fn row_held(row: u32) -> u32 { return step[row_at(row) + 5u]; }
+fn row_penalty(row: u32) -> f32 { return bitcast<f32>(step[row_at(row) + 6u]); }
+fn row_penalized(row: u32) -> u32 { return step[row_at(row) + 7u]; }
+fn row_penalized_id(row: u32, i: u32) -> u32 { return step[row_at(row) + 8u + i]; }
+// Cosine and sine of pair `i` of the query's rotation for sink keys.
+fn row_sink_cos(row: u32, i: u32) -> f32 { return bitcast<f32>(step[row_at(row) + 72u + i]); }
+fn row_sink_sin(row: u32, i: u32) -> f32 { return bitcast<f32>(step[row_at(row) + 72u + HEAD_DIM / 2u + i]); }
