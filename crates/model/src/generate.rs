@@ -1,0 +1,282 @@
+//! A conversation: messages in, events out, one step at a time so that the caller can stop between any two.
+
+use crate::chat::{ChatError, ChatTemplate, Message, Role, next_turn};
+use crate::detokenize::Detokenizer;
+use crate::gguf::Header;
+use crate::sampler::{MAX_PENALTY_LAST, Sampler, SamplerError, Settings};
+use crate::session::{Fed, Session, SessionError, Want};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use std::ops::Range;
+
+/// What turns text into tokens and back.
+pub struct Text {
+    pub tokenizer: Tokenizer,
+    pub template: ChatTemplate,
+}
+
+impl Text {
+    /// From a weight file's metadata.
+    ///
+    /// # Errors
+    /// The file has no tokenizer or no chat template, or one of a kind that is not known here.
+    pub fn from_gguf(header: &Header) -> Result<Self, GenerateError> {
+        Ok(Self { tokenizer: Tokenizer::from_gguf(header)?, template: ChatTemplate::from_gguf(header)? })
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    #[error("{0}")]
+    Tokenizer(#[from] TokenizerError),
+    #[error("{0}")]
+    Chat(#[from] ChatError),
+    #[error("{0}")]
+    Sampler(#[from] SamplerError),
+    #[error("{0}")]
+    Session(#[from] SessionError),
+    #[error("the message is empty: write something")]
+    Empty,
+    #[error("the model gave no probabilities: its weights are damaged, load the model again")]
+    NoCandidates,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The model closed its turn.
+    End,
+    /// The wanted number of tokens is there.
+    Length,
+    /// Somebody stopped it.
+    Stopped,
+}
+
+/// What one step did.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A piece of the prompt went through the model.
+    Prompt { done: usize, total: usize, evicted: Option<Range<u64>>, sink_mass: Vec<f32> },
+    /// A token was chosen and read.
+    Token {
+        id: u32,
+        /// Text that became complete with it.
+        text: String,
+        /// -ln p of it before any filter of the sampler, in nats.
+        nll: f32,
+        evicted: Option<Range<u64>>,
+        sink_mass: Vec<f32>,
+        first_mass: Vec<f32>,
+    },
+    /// The answer is over; the text that was still incomplete.
+    End { reason: Reason, text: String },
+}
+
+/// Probabilities of the next token.
+#[derive(Debug)]
+struct Next {
+    log_sum_exp: f32,
+    candidates: Vec<(u32, f32)>,
+}
+
+/// The answer that is being written.
+struct Answer {
+    prompt: Vec<u32>,
+    fed: usize,
+    next: Option<Next>,
+    sampler: Sampler,
+    detokenizer: Detokenizer,
+    text: String,
+    tokens: usize,
+    max_tokens: usize,
+}
+
+/// A conversation with a model.
+pub struct Conversation {
+    session: Session,
+    messages: Vec<Message>,
+    answer: Option<Answer>,
+    /// The last ids of the stream, for the penalty of an answer that begins.
+    recent: Vec<u32>,
+    /// What was not read of a prompt that was stopped.
+    unread: Vec<u32>,
+}
+
+impl Conversation {
+    /// Nothing said yet.
+    pub fn new(session: Session) -> Self {
+        Self { session, messages: Vec::new(), answer: None, recent: Vec::new(), unread: Vec::new() }
+    }
+
+    /// The stream and its cache.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// What was said so far, finished answers included.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Takes a message; [`Self::step`] then reads it and writes the answer. `max_tokens` 0 means no limit.
+    ///
+    /// # Errors
+    /// An empty message, bad settings, a template that refuses the message.
+    pub fn send(
+        &mut self,
+        text: &Text,
+        message: &str,
+        settings: &Settings,
+        max_tokens: usize,
+    ) -> Result<(), GenerateError> {
+        if message.trim().is_empty() {
+            return Err(GenerateError::Empty);
+        }
+        let sampler = Sampler::new(*settings)?;
+        self.close();
+        let mut messages = self.messages.clone();
+        messages.push(Message::new(Role::User, message));
+        // The answer before ended at its end token, which has not been read yet.
+        let mut turn = if self.messages.is_empty() { "" } else { text.template.end_of_turn() }.to_owned();
+        turn.push_str(&next_turn(&text.template, &self.messages, &messages)?);
+        let prompt = text.tokenizer.encode(&turn)?;
+        self.messages = messages;
+        self.begin(prompt, sampler, max_tokens)
+    }
+
+    /// Takes a text as it is, without a chat template.
+    ///
+    /// # Errors
+    /// An empty text, bad settings.
+    pub fn send_raw(
+        &mut self,
+        text: &Text,
+        raw: &str,
+        settings: &Settings,
+        max_tokens: usize,
+    ) -> Result<(), GenerateError> {
+        let prompt = text.tokenizer.encode(raw)?;
+        self.begin(prompt, Sampler::new(*settings)?, max_tokens)
+    }
+
+    fn begin(&mut self, prompt: Vec<u32>, mut sampler: Sampler, max_tokens: usize) -> Result<(), GenerateError> {
+        if prompt.is_empty() {
+            return Err(GenerateError::Empty);
+        }
+        for &id in &self.recent {
+            sampler.accept(id);
+        }
+        let mut all = std::mem::take(&mut self.unread);
+        all.extend(prompt);
+        self.answer = Some(Answer {
+            prompt: all,
+            fed: 0,
+            next: None,
+            sampler,
+            detokenizer: Detokenizer::new(),
+            text: String::new(),
+            tokens: 0,
+            max_tokens,
+        });
+        Ok(())
+    }
+
+    /// Reads one piece of the prompt, or chooses and reads one token. After [`Event::End`] there is nothing left to do.
+    ///
+    /// # Errors
+    /// A lost device, a dense cache at its limit. The text so far stays.
+    pub async fn step(&mut self, text: &Text) -> Result<Event, GenerateError> {
+        let Some(answer) = self.answer.as_mut() else {
+            return Ok(Event::End { reason: Reason::Stopped, text: String::new() });
+        };
+        let Some(next) = answer.next.take() else {
+            return self.read_prompt().await;
+        };
+        if answer.max_tokens > 0 && answer.tokens >= answer.max_tokens {
+            return Ok(self.end(Reason::Length));
+        }
+        let choice = answer.sampler.sample(next.log_sum_exp, &next.candidates)?;
+        if text.tokenizer.eos().contains(&choice.id) {
+            return Ok(self.end(Reason::End));
+        }
+        // The penalty is undone: what is reported is the model's own probability.
+        let penalty = answer.sampler.settings().repetition_penalty;
+        let logit = next.log_sum_exp - choice.nll;
+        let nll = match (answer.sampler.penalty_ids().contains(&choice.id), logit > 0.0) {
+            (false, _) => choice.nll,
+            (true, true) => next.log_sum_exp - logit * penalty,
+            (true, false) => next.log_sum_exp - logit / penalty,
+        };
+        let fed = self.read(&[choice.id]).await?;
+        let Some(answer) = self.answer.as_mut() else { return Err(GenerateError::NoCandidates) };
+        answer.tokens += 1;
+        let piece = answer.detokenizer.push(text.tokenizer.token_bytes(choice.id));
+        answer.text.push_str(&piece);
+        let row = fed.rows.into_iter().next_back().ok_or(GenerateError::NoCandidates)?;
+        answer.next = Some(Next { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
+        Ok(Event::Token {
+            id: choice.id,
+            text: piece,
+            nll,
+            evicted: fed.evicted,
+            sink_mass: row.sink_mass,
+            first_mass: row.first_mass,
+        })
+    }
+
+    /// Ends the answer that is being written; what it said so far stays in the conversation.
+    pub fn stop(&mut self) -> Event {
+        self.end(Reason::Stopped)
+    }
+
+    async fn read_prompt(&mut self) -> Result<Event, GenerateError> {
+        let Some(answer) = self.answer.as_ref() else { return Err(GenerateError::Empty) };
+        let (prompt, at) = (answer.prompt.clone(), answer.fed);
+        let fed = self.read(&prompt[at..]).await?;
+        let Some(answer) = self.answer.as_mut() else { return Err(GenerateError::Empty) };
+        answer.fed += fed.taken;
+        let row = fed.rows.into_iter().next_back().ok_or(GenerateError::NoCandidates)?;
+        if answer.fed == answer.prompt.len() {
+            answer.next = Some(Next { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
+        }
+        Ok(Event::Prompt {
+            done: answer.fed,
+            total: answer.prompt.len(),
+            evicted: fed.evicted,
+            sink_mass: row.sink_mass,
+        })
+    }
+
+    /// Feeds tokens of the prompt, or the one that was chosen; the penalty of the next choice counts them.
+    async fn read(&mut self, tokens: &[u32]) -> Result<Fed, GenerateError> {
+        let Some(answer) = self.answer.as_mut() else { return Err(GenerateError::Empty) };
+        let taken = self.session.chunk(tokens);
+        for &id in taken {
+            answer.sampler.accept(id);
+        }
+        let penalty = answer.sampler.settings().repetition_penalty;
+        let penalized = if penalty == 1.0 { &[] } else { answer.sampler.penalty_ids() };
+        let fed = self.session.feed(tokens, Want::Last { penalty, penalized }).await?;
+        self.recent.extend_from_slice(taken);
+        let extra = self.recent.len().saturating_sub(MAX_PENALTY_LAST);
+        self.recent.drain(..extra);
+        Ok(fed)
+    }
+
+    fn end(&mut self, reason: Reason) -> Event {
+        let text = self.close();
+        Event::End { reason, text }
+    }
+
+    /// Moves the answer into the conversation.
+    fn close(&mut self) -> String {
+        let Some(mut answer) = self.answer.take() else { return String::new() };
+        let rest = answer.detokenizer.flush();
+        answer.text.push_str(&rest);
+        self.unread = answer.prompt.split_off(answer.fed);
+        if self.messages.last().is_some_and(|message| message.role == Role::User) {
+            self.messages.push(Message::new(Role::Assistant, answer.text));
+        }
+        rest
+    }
+}

@@ -1,0 +1,249 @@
+//! The forward pass: tokens of a chunk in, a report for each row out.
+//!
+//! Everything that a forward writes lies in a [`Workspace`] that is allocated once, and everything that changes from one
+//! forward to the next is in its step buffer, so that a step can be recorded and replayed.
+
+use crate::config::Config;
+use crate::session::Place;
+use crate::store::Store;
+use crate::weights::{Layer, Weights};
+use burn::tensor::{Device, Tensor};
+use kernels::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
+use kernels::{
+    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, LinearParams, Matrix, WordBuffer,
+};
+use policy::{Chunk, Positions};
+use std::ops::Range;
+
+/// Rows whose logits exist at the same time; more rows go through the head in turns.
+const HEAD_ROWS: usize = 32;
+
+/// What one forward reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    pub tokens: &'a [u32],
+    /// The token after each row, whose logit is wanted; empty where none is.
+    pub forced: &'a [u32],
+    /// The views of the rows.
+    pub chunk: &'a Chunk,
+    pub positions: Positions,
+    pub sinks: u32,
+    /// Ring slots.
+    pub recent: u32,
+    /// Repetition penalty and the distinct ids that it applies to.
+    pub penalty: f32,
+    pub penalized: &'a [u32],
+}
+
+/// The answer for one row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowReport {
+    /// Log-sum-exp of all logits, in nats.
+    pub log_sum_exp: f32,
+    /// The forced token's logit.
+    pub forced: f32,
+    /// The 64 best ids and their logits after the penalty, best first.
+    pub candidates: Vec<(u32, f32)>,
+    /// Attention on the sinks, `[layers * n_heads]`.
+    pub sink_mass: Vec<f32>,
+    /// Attention on the first four slots, `[layers * n_heads]`.
+    pub first_mass: Vec<f32>,
+}
+
+/// Buffers of a forward of up to `rows` rows.
+#[derive(Debug)]
+pub struct Workspace {
+    rows: usize,
+    layout: StepLayout,
+    report_layout: ReportLayout,
+    grid: Grid,
+    words: Vec<u32>,
+    step: WordBuffer,
+    x: FloatBuffer,
+    qkv: FloatBuffer,
+    attended: FloatBuffer,
+    hidden: FloatBuffer,
+    logits: FloatBuffer,
+    part: FloatBuffer,
+    report: FloatBuffer,
+}
+
+impl Workspace {
+    /// Room for `rows` rows over a cache of `slots`.
+    pub fn new(config: &Config, rows: usize, slots: u64, place: &Place) -> Self {
+        let device = &place.device;
+        let gpu = place.grid.is_some();
+        let layout = StepLayout { lanes: 1, rows, head_dim: config.heads.head_dim };
+        let report_layout = ReportLayout { layers: config.layers, heads: config.heads.n_heads };
+        let buffer = |cols: usize| FloatBuffer::zeros(rows * cols, device);
+        Self {
+            rows,
+            layout,
+            report_layout,
+            // The CPU does not look at it.
+            grid: place.grid.unwrap_or(Grid::Software),
+            words: vec![0; layout.words()],
+            step: WordBuffer::zeros(layout.words(), device),
+            x: buffer(config.d_model),
+            qkv: buffer(config.heads.qkv_cols()),
+            attended: buffer(config.heads.q_cols()),
+            hidden: buffer(config.d_ff),
+            logits: FloatBuffer::zeros(rows.min(HEAD_ROWS) * config.vocab, device),
+            part: FloatBuffer::zeros(kernels::part_len(config.heads, layout, slots as usize, gpu), device),
+            report: buffer(report_layout.stride()),
+        }
+    }
+
+    /// The most rows of a forward.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Bytes of all buffers.
+    pub fn bytes(&self) -> u64 {
+        let floats =
+            [&self.x, &self.qkv, &self.attended, &self.hidden, &self.logits, &self.part, &self.report];
+        4 * (floats.iter().map(|buffer| buffer.len() as u64).sum::<u64>() + self.step.len() as u64)
+    }
+
+    /// Runs the rows of `input` through the model and appends them to the cache. Logits are made for the rows `head`;
+    /// the reports are read with [`Self::report`].
+    pub fn forward(
+        &mut self,
+        config: &Config,
+        weights: &Weights,
+        rope: &Tensor<1>,
+        store: &mut Store,
+        input: &Input<'_>,
+        head: Range<usize>,
+    ) {
+        self.write_step(config, input, head.start..(head.start + HEAD_ROWS).min(head.end));
+        kernels::embed(&weights.embedding, &self.step, &mut self.x, self.layout);
+        for (index, layer) in weights.layers.iter().enumerate() {
+            self.layer(config, index, layer, rope, store);
+        }
+        for first in head.clone().step_by(HEAD_ROWS) {
+            if first > head.start {
+                self.write_step(config, input, first..(first + HEAD_ROWS).min(head.end));
+            }
+            self.head(config, weights);
+        }
+    }
+
+    fn layer(&mut self, config: &Config, index: usize, layer: &Layer, rope: &Tensor<1>, store: &mut Store) {
+        let attend = AttendParams {
+            heads: config.heads,
+            storage: store.storage(),
+            keys: store.slots() as usize,
+            lane: 0,
+            layer: index,
+            step: self.layout,
+            report: self.report_layout,
+        };
+        let eps = Some(config.eps.to_bits());
+        let norm = &layer.attention_norm;
+        let params = self.linear(&layer.qkv, Epilogue::Store, eps);
+        kernels::linear(&self.x, &layer.qkv, norm, &self.step, &mut self.qkv, params);
+        let to = AttendBuffers { part: &mut self.part, out: &mut self.attended, report: &mut self.report };
+        kernels::attend(&self.qkv, store.arena(index), rope, &self.step, to, attend);
+        kernels::append(&self.qkv, &self.step, store.arena_mut(index), attend);
+        let params = self.linear(&layer.attention_out, Epilogue::Add, None);
+        kernels::linear(&self.attended, &layer.attention_out, norm, &self.step, &mut self.x, params);
+        let norm = &layer.feed_forward_norm;
+        let params = self.linear(&layer.gate_up, Epilogue::SiluGate, eps);
+        kernels::linear(&self.x, &layer.gate_up, norm, &self.step, &mut self.hidden, params);
+        let params = self.linear(&layer.down, Epilogue::Add, None);
+        kernels::linear(&self.hidden, &layer.down, norm, &self.step, &mut self.x, params);
+    }
+
+    fn head(&mut self, config: &Config, weights: &Weights) {
+        let rows = self.rows.min(HEAD_ROWS);
+        let params = LinearParams {
+            head: true,
+            rows,
+            ..self.linear(weights.head(), Epilogue::Store, Some(config.eps.to_bits()))
+        };
+        kernels::linear(&self.x, weights.head(), &weights.norm, &self.step, &mut self.logits, params);
+        let params = HeadParams { vocab: config.vocab, rows, step: self.layout, report: self.report_layout };
+        kernels::head(&mut self.logits, &self.step, &mut self.report, params);
+    }
+
+    fn linear(&self, matrix: &Matrix, epilogue: Epilogue, eps: Option<u32>) -> LinearParams {
+        LinearParams {
+            matrix: matrix.shape,
+            epilogue,
+            eps,
+            head: false,
+            step: self.layout,
+            rows: self.rows,
+            grid: self.grid,
+        }
+    }
+
+    fn write_step(&mut self, config: &Config, input: &Input<'_>, head: Range<usize>) {
+        let mut writer = StepWriter::new(self.layout, &mut self.words);
+        writer.global(input.tokens.len(), head.start, head.len());
+        // Stream indices live in 32 bits on the device; only differences of near ones are ever used.
+        writer.lane(
+            0,
+            &LaneStep {
+                row0: 0,
+                rows: input.tokens.len() as u32,
+                start: input.chunk.start as u32,
+                base: input.chunk.base as u32,
+                sinks: input.sinks,
+                recent: input.recent,
+            },
+        );
+        for (row, (&token, view)) in input.tokens.iter().zip(&input.chunk.views).enumerate() {
+            let rotation = config.rotation(input.positions.for_sinks(view));
+            let (cos, sin) = rotation.split_at(config.heads.head_dim / 2);
+            let row_step = RowStep {
+                token,
+                forced: input.forced.get(row).copied(),
+                index: view.index as u32,
+                first: view.first as u32,
+                sinks_held: view.sinks,
+                held: view.held,
+                penalty: input.penalty,
+                penalty_ids: input.penalized,
+                cos,
+                sin,
+            };
+            writer.row(row, &row_step);
+        }
+        self.step.write(self.words.clone());
+    }
+
+    /// Reads the reports of the first `rows` rows of the last forward: one small transfer.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub async fn report(&self, rows: usize) -> Result<Vec<RowReport>, String> {
+        let data = self.report.read().into_data_async().await.map_err(|error| error.to_string())?;
+        let values = data.try_to_vec::<f32>().map_err(|error| format!("{error:?}"))?;
+        let stride = self.report_layout.stride();
+        Ok(values.chunks_exact(stride).take(rows).map(|row| self.read_row(row)).collect())
+    }
+
+    fn read_row(&self, row: &[f32]) -> RowReport {
+        let ids = &row[step::TOP_IDS_AT..step::TOP_IDS_AT + step::TOP];
+        let logits = &row[step::TOP_LOGITS_AT..step::TOP_LOGITS_AT + step::TOP];
+        let mut candidates: Vec<(u32, f32)> =
+            ids.iter().zip(logits).filter(|(id, _)| **id >= 0.0).map(|(id, logit)| (*id as u32, *logit)).collect();
+        candidates.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        let masses = &row[step::MASSES_AT..];
+        RowReport {
+            log_sum_exp: row[step::LOG_SUM_EXP_AT],
+            forced: row[step::FORCED_AT],
+            candidates,
+            sink_mass: masses.iter().step_by(2).copied().collect(),
+            first_mass: masses.iter().skip(1).step_by(2).copied().collect(),
+        }
+    }
+}
+
+/// Cosines and sines of positions `0..positions`, `[positions, head_dim]`.
+pub fn rope_table(config: &Config, positions: u64, device: &Device) -> Tensor<1> {
+    kernels::floats((0..positions).flat_map(|position| config.rotation(position)).collect(), device)
+}
