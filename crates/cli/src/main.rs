@@ -1,0 +1,49 @@
+//! The native program. A table or a text for people, and for every measuring command one JSON line last.
+
+mod load;
+mod perplexity;
+mod settings;
+mod tokenize;
+mod write;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// A language model that talks without end, and shows why it can.
+#[derive(Debug, Parser)]
+#[command(name = "sinkstream", version)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Answer one prompt.
+    Generate(write::GenerateArgs),
+    /// Talk in the terminal, for as long as you like.
+    Chat(write::ChatArgs),
+    /// Print the token ids of a text as a JSON array.
+    Tokenize(tokenize::TokenizeArgs),
+    /// Measure how well the model predicts a text, token by token, under a cache policy.
+    Perplexity(perplexity::PerplexityArgs),
+}
+
+/// What went wrong, as a sentence that names the thing and the remedy.
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let outcome = match Args::parse().command {
+        Command::Generate(args) => write::generate(&args),
+        Command::Chat(args) => write::chat(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Perplexity(args) => perplexity::run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("sinkstream: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

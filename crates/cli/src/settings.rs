@@ -1,0 +1,145 @@
+//! The flags that say how a cache is kept and where the model runs, shared by all commands.
+
+use crate::Failure;
+use clap::{Args, ValueEnum};
+use kernels::Storage;
+use model::session::CacheSettings;
+use policy::{Policy, Positions};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyName {
+    Dense,
+    Window,
+    Recompute,
+    Sinks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PositionsName {
+    Slot,
+    Stream,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StorageName {
+    F32,
+    F16,
+    Bf16,
+    Int8,
+    Int4,
+    Int2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SoftmaxName {
+    Plain,
+    One,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DeviceName {
+    Cpu,
+    Gpu,
+}
+
+/// Which model, and where it runs.
+#[derive(Clone, Debug, Args)]
+pub struct ModelArgs {
+    /// A GGUF file (F32, F16, Q8_0, Q4_0 or Q4_1). `cargo xtask demo` puts the default one there.
+    #[arg(long, default_value = "models/SmolLM2-135M-Instruct.Q4_1.gguf")]
+    pub model: PathBuf,
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: DeviceName,
+}
+
+/// How the cache is kept.
+#[derive(Clone, Debug, Args)]
+pub struct CacheArgs {
+    #[arg(long, value_enum, default_value = "sinks")]
+    pub policy: PolicyName,
+    /// First tokens that never leave.
+    #[arg(long, default_value_t = 4)]
+    pub sinks: u32,
+    /// Last tokens that are kept, the current one included.
+    #[arg(long, default_value_t = 1020)]
+    pub recent: u32,
+    #[arg(long, value_enum, default_value = "slot")]
+    pub positions: PositionsName,
+    /// How one cached value is kept.
+    #[arg(long, value_enum, default_value = "f16")]
+    pub kv: StorageName,
+    /// Tokens (K) or channels (V) that share a scale, in packed storage.
+    #[arg(long, default_value_t = 32)]
+    pub group: u32,
+    /// Tokens that are not packed yet, in packed storage.
+    #[arg(long, default_value_t = 32)]
+    pub tail: u32,
+    /// Replaces the sinks by this text.
+    #[arg(long)]
+    pub sink_text: Option<String>,
+    #[arg(long, value_enum, default_value = "plain")]
+    pub softmax: SoftmaxName,
+}
+
+fn not_yet(what: &str, instead: &str) -> Failure {
+    format!("{what} is not there yet: use {instead}").into()
+}
+
+impl CacheArgs {
+    /// The settings, checked as far as that goes without a model.
+    ///
+    /// # Errors
+    /// A value that is not there yet, or a cache without room.
+    pub fn settings(&self) -> Result<CacheSettings, Failure> {
+        let policy = match self.policy {
+            PolicyName::Dense => Policy::Dense,
+            PolicyName::Window => Policy::Window { recent: self.recent },
+            PolicyName::Sinks => Policy::Sinks { sinks: self.sinks, recent: self.recent },
+            PolicyName::Recompute => return Err(not_yet("--policy recompute", "dense, window or sinks")),
+        };
+        let storage = match self.kv {
+            StorageName::F32 => Storage::F32,
+            StorageName::F16 => Storage::F16,
+            StorageName::Bf16 | StorageName::Int8 | StorageName::Int4 | StorageName::Int2 => {
+                return Err(not_yet("this --kv", "f32 or f16"));
+            }
+        };
+        if self.sink_text.is_some() {
+            return Err(not_yet("--sink-text", "the text's own first tokens"));
+        }
+        if self.softmax == SoftmaxName::One {
+            return Err(not_yet("--softmax one", "plain"));
+        }
+        let positions = match self.positions {
+            PositionsName::Slot => Positions::Slot,
+            PositionsName::Stream => Positions::Stream,
+        };
+        policy.check(u32::MAX)?;
+        Ok(CacheSettings { policy, positions, storage })
+    }
+
+    /// The settings for the JSON line.
+    pub fn json(&self, settings: &CacheSettings) -> Value {
+        json!({
+            "policy": match self.policy {
+                PolicyName::Dense => "dense",
+                PolicyName::Window => "window",
+                PolicyName::Recompute => "recompute",
+                PolicyName::Sinks => "sinks",
+            },
+            "sinks": settings.policy.sinks(),
+            "recent": settings.policy.recent(),
+            "positions": match settings.positions {
+                Positions::Slot => "slot",
+                Positions::Stream => "stream",
+            },
+            "kv": match settings.storage {
+                Storage::F32 => "f32",
+                Storage::F16 => "f16",
+            },
+            "softmax": "plain",
+        })
+    }
+}

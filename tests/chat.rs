@@ -1,0 +1,116 @@
+use kernels::Storage;
+use model::chat::{Message, Role};
+use model::generate::{Conversation, Event, GenerateError, Reason, Text};
+use model::sampler::Settings;
+use model::session::{CacheSettings, Model, Place, Session};
+use policy::{Policy, Positions};
+use std::rc::Rc;
+use tests::{Tiny, load, real_model};
+
+fn conversation(model: &Rc<Model>, policy: Policy) -> Conversation {
+    let settings = CacheSettings { policy, positions: Positions::Slot, storage: Storage::F16 };
+    Conversation::new(Session::new(Rc::clone(model), settings, 32).expect("the cache fits"))
+}
+
+/// Ids, text and the reason of the end; and what left the cache while the prompt was read.
+fn answer(conversation: &mut Conversation, text: &Text) -> (Vec<u32>, String, Reason, u64) {
+    let (mut ids, mut whole, mut left) = (Vec::new(), String::new(), 0);
+    loop {
+        match pollster::block_on(conversation.step(text)).expect("a step") {
+            Event::Prompt { evicted, .. } => left += evicted.map_or(0, |range| range.end - range.start),
+            Event::Token { id, text, .. } => {
+                ids.push(id);
+                whole.push_str(&text);
+            }
+            Event::End { reason, text } => return (ids, whole + &text, reason, left),
+        }
+    }
+}
+
+#[test]
+fn the_real_model_answers_and_its_turns_are_closed() {
+    let (model, header) = real_model(Place::cpu());
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let mut conversation = conversation(&model, Policy::Sinks { sinks: 4, recent: 1020 });
+    conversation.send(&text, "What is the capital of France?", &Settings::greedy(), 40).expect("sent");
+    let (_, first, reason, _) = answer(&mut conversation, &text);
+    assert!(first.contains("Paris"), "{first:?}");
+    assert_eq!(reason, Reason::End);
+    conversation.send(&text, "And of Italy?", &Settings::greedy(), 40).expect("sent");
+    let (ids, _, reason, _) = answer(&mut conversation, &text);
+    // What went through the model is the rendering of the whole conversation, whose last answer is not closed yet.
+    let mut messages = conversation.messages().to_vec();
+    assert_eq!(messages.len(), 4);
+    let rendering = {
+        let last = messages.pop().expect("an answer");
+        text.template.render(&messages, true).expect("renders") + &last.content
+    };
+    let all = text.tokenizer.encode(&rendering).expect("encodes");
+    assert_eq!(conversation.session().stream().fed(), all.len() as u64);
+    assert!(all.ends_with(&ids));
+    assert_eq!(reason, Reason::End);
+}
+
+#[test]
+fn a_prompt_longer_than_the_cache_streams_through_and_says_what_left() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let mut conversation = conversation(&model, Policy::Sinks { sinks: 4, recent: 28 });
+    let long = "A long message. ".repeat(20);
+    conversation.send(&text, &long, &Settings::greedy(), 5).expect("sent");
+    let (ids, _, _, left) = answer(&mut conversation, &text);
+    let fed = conversation.session().stream().fed();
+    assert!(fed > 300);
+    assert_eq!(left, fed - ids.len() as u64 - 32);
+    assert_eq!(conversation.session().stream().held(), 32);
+}
+
+#[test]
+fn stop_between_two_steps_keeps_the_stream_well_formed() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    for steps in [0, 1, 2, 6] {
+        let mut conversation = conversation(&model, Policy::Dense);
+        conversation.send(&text, &"Hello there. ".repeat(10), &Settings::greedy(), 0).expect("sent");
+        for _ in 0..steps {
+            pollster::block_on(conversation.step(&text)).expect("a step");
+        }
+        assert!(matches!(conversation.stop(), Event::End { reason: Reason::Stopped, .. }));
+        conversation.send(&text, "Again", &Settings::greedy(), 3).expect("sent");
+        answer(&mut conversation, &text);
+        let roles: Vec<Role> = conversation.messages().iter().map(|message| message.role).collect();
+        assert_eq!(roles, [Role::User, Role::Assistant, Role::User, Role::Assistant]);
+    }
+}
+
+#[test]
+fn the_same_seed_writes_the_same_and_the_penalty_is_felt() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let run = |settings: Settings| {
+        let mut conversation = conversation(&model, Policy::Sinks { sinks: 4, recent: 60 });
+        conversation.send(&text, "Hello", &settings, 40).expect("sent");
+        answer(&mut conversation, &text).0
+    };
+    let warm = Settings { temperature: 1.0, top_p: 1.0, seed: 7, ..Settings::default() };
+    assert_eq!(run(warm), run(warm));
+    assert_ne!(run(warm), run(Settings { seed: 8, ..warm }));
+    let greedy = run(Settings::greedy());
+    let penalized = run(Settings { repetition_penalty: 5.0, ..Settings::greedy() });
+    let distinct = |ids: &[u32]| ids.iter().collect::<std::collections::HashSet<_>>().len() as f64 / ids.len() as f64;
+    assert!(distinct(&penalized) > distinct(&greedy), "{greedy:?} and {penalized:?}");
+}
+
+#[test]
+fn nothing_to_say() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let mut conversation = conversation(&model, Policy::Dense);
+    for message in ["", "  \n"] {
+        let refused = conversation.send(&text, message, &Settings::greedy(), 5);
+        assert!(matches!(refused, Err(GenerateError::Empty)));
+    }
+    let bad = Settings { temperature: f32::NAN, ..Settings::default() };
+    assert!(conversation.send(&text, "Hello", &bad, 5).is_err());
+    assert_eq!(conversation.messages(), &[] as &[Message]);
+}

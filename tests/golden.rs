@@ -1,0 +1,166 @@
+use kernels::Storage;
+use model::session::{CacheSettings, Model, Place, Session, Want};
+use policy::{Policy, Positions};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use tests::{golden, read_all, real_model};
+
+#[derive(Deserialize)]
+pub struct Logits {
+    pub tokens: Vec<u32>,
+    pub last_logits_first32: Vec<f32>,
+    pub last_top10: Vec<(u32, f32)>,
+    pub argmax: u32,
+}
+
+#[derive(Deserialize)]
+pub struct Policies {
+    pub tokens: Vec<u32>,
+    pub runs: BTreeMap<String, Run>,
+}
+
+#[derive(Deserialize)]
+pub struct Run {
+    pub settings: RunSettings,
+    pub nll: Option<Vec<f64>>,
+    pub mean: f64,
+    pub sink_mass_per_layer: Option<Vec<f64>>,
+}
+
+#[derive(Deserialize)]
+pub struct RunSettings {
+    pub policy: String,
+    pub sinks: Option<u32>,
+    pub recent: Option<u32>,
+    pub positions: Option<String>,
+    pub kv: Option<String>,
+}
+
+impl Policies {
+    /// The runs in full precision, with their settings.
+    pub fn full_precision(&self) -> Vec<(&str, CacheSettings, &Run)> {
+        let runs = self.runs.iter().filter(|(_, run)| run.settings.kv.is_none());
+        runs.map(|(name, run)| (name.as_str(), run.settings.cache(), run)).collect()
+    }
+}
+
+impl RunSettings {
+    fn cache(&self) -> CacheSettings {
+        let recent = self.recent.unwrap_or(0);
+        let policy = match self.policy.as_str() {
+            "dense" => Policy::Dense,
+            "window" => Policy::Window { recent },
+            "sinks" => Policy::Sinks { sinks: self.sinks.unwrap_or(0), recent },
+            other => panic!("the golden file has a policy `{other}`"),
+        };
+        let positions = match self.positions.as_deref() {
+            Some("stream") => Positions::Stream,
+            _ => Positions::Slot,
+        };
+        CacheSettings { policy, positions, storage: Storage::F32 }
+    }
+}
+
+/// Logits after the golden file's 64 tokens, by feeding them as `chunk` at a time and asking for single ids.
+///
+/// # Panics
+/// A logit differs by more than 5e-3, or another token is the best.
+pub fn check_logits(model: &Rc<Model>) {
+    let expected: Logits = golden("logits64.json");
+    let settings = CacheSettings { policy: Policy::Dense, positions: Positions::Slot, storage: Storage::F32 };
+    let mut session = Session::new(Rc::clone(model), settings, 64).expect("dense fits");
+    let (last, before) = expected.tokens.split_last().expect("64 tokens");
+    pollster::block_on(session.feed(before, Want::Nothing)).expect("fed");
+    let fed = pollster::block_on(session.feed(&[*last], Want::Last { penalty: 1.0, penalized: &[] })).expect("fed");
+    let row = &fed.rows[0];
+    assert_eq!(row.candidates[0].0, expected.argmax);
+    let mut worst = 0.0f32;
+    for (rank, (id, logit)) in expected.last_top10.iter().enumerate() {
+        assert_eq!(row.candidates[rank].0, *id, "the token of rank {rank}");
+        worst = worst.max((row.candidates[rank].1 - logit).abs());
+    }
+    // Logits outside the 64 best come out as forced ones.
+    for (id, logit) in expected.last_logits_first32.iter().enumerate() {
+        let mut session = Session::new(Rc::clone(model), settings, 64).expect("dense fits");
+        let forced: Vec<u32> = vec![id as u32; 64];
+        let fed = pollster::block_on(session.feed(&expected.tokens, Want::All { forced: &forced })).expect("fed");
+        worst = worst.max((fed.rows[63].forced - logit).abs());
+        if model.place.grid.is_some() && id >= 3 {
+            break;
+        }
+    }
+    println!("logits64: largest difference {worst:.2e}");
+    assert!(worst <= 5e-3);
+}
+
+#[test]
+fn logits() {
+    check_logits(&real_model(Place::cpu()).0);
+}
+
+#[test]
+fn every_policy_in_full_precision() {
+    let policies: Policies = golden("policies.json");
+    let (model, _) = real_model(Place::cpu());
+    println!("{:<14} {:>6} {:>10} {:>10} {:>10}", "run", "chunk", "worst", "mean diff", "mean nll");
+    for (name, settings, run) in policies.full_precision() {
+        let expected = run.nll.as_ref().expect("full-precision runs have every token");
+        for chunk in [256, 7, 1] {
+            let (nll, rows) = read_all(&model, settings, &policies.tokens, chunk);
+            assert_eq!(nll.len(), expected.len());
+            let worst = nll.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            let mean = nll.iter().sum::<f64>() / nll.len() as f64;
+            println!("{name:<14} {chunk:>6} {worst:>10.2e} {:>10.2e} {mean:>10.5}", (mean - run.mean).abs());
+            assert!(worst <= 2e-3, "{name} at chunk {chunk}: {worst}");
+            assert!((mean - run.mean).abs() <= 2e-4, "{name} at chunk {chunk}: mean {mean}, not {}", run.mean);
+            if let Some(expected) = &run.sink_mass_per_layer {
+                let n_heads = model.config.heads.n_heads;
+                for (layer, expected) in expected.iter().enumerate() {
+                    let heads = rows.iter().map(|row| {
+                        let heads = &row.sink_mass[layer * n_heads..(layer + 1) * n_heads];
+                        heads.iter().map(|mass| f64::from(*mass)).sum::<f64>() / n_heads as f64
+                    });
+                    let mass = heads.sum::<f64>() / rows.len() as f64;
+                    assert!((mass - expected).abs() <= 1e-3, "{name}, layer {layer}: {mass}, not {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Texts {
+    tokens: Vec<TextCase>,
+    chats: Vec<ChatCase>,
+}
+
+#[derive(Deserialize)]
+struct TextCase {
+    text: String,
+    ids: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct ChatCase {
+    messages: Vec<model::chat::Message>,
+    add_generation_prompt: bool,
+    text: String,
+}
+
+#[test]
+fn text_ids_and_renderings() {
+    let cases: Texts = golden("text.json");
+    let bytes = std::fs::read(tests::real_model_path()).expect("the model can be read");
+    let mut loader = model::weights::Loader::new(Place::cpu().device);
+    loader.push(&bytes).expect("the model is whole");
+    let (_, header, _) = loader.finish().expect("the model is whole");
+    let text = model::generate::Text::from_gguf(&header).expect("the model has a tokenizer and a template");
+    for case in cases.tokens {
+        assert_eq!(text.tokenizer.encode(&case.text).expect("encodes"), case.ids, "{:?}", case.text);
+    }
+    for case in cases.chats {
+        let rendered = text.template.render(&case.messages, case.add_generation_prompt).expect("renders");
+        assert_eq!(rendered, case.text);
+    }
+}

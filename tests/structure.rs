@@ -1,0 +1,67 @@
+use std::collections::{BTreeMap, BTreeSet};
+use tests::root;
+
+/// Which rooms a room may know.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("policy", &[]),
+    ("kernels", &[]),
+    ("model", &["policy", "kernels"]),
+    ("cli", &["policy", "kernels", "model"]),
+    ("wasm", &["policy", "kernels", "model"]),
+    ("xtask", &[]),
+];
+
+#[test]
+fn arrows_point_as_drawn() {
+    let allowed: BTreeMap<&str, BTreeSet<&str>> =
+        ARROWS.iter().map(|(room, knows)| (*room, knows.iter().copied().collect())).collect();
+    let rooms: BTreeSet<String> = std::fs::read_dir(root().join("crates"))
+        .expect("crates/ is there")
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(rooms, allowed.keys().map(|room| (*room).to_owned()).collect());
+    for (room, may) in &allowed {
+        let manifest = std::fs::read_to_string(root().join("crates").join(room).join("Cargo.toml")).expect("a manifest");
+        let known: BTreeSet<&str> = manifest
+            .lines()
+            .filter_map(|line| line.split_once(['.', ' ', '=']).map(|(name, _)| name.trim()))
+            .filter(|name| allowed.contains_key(name))
+            .collect();
+        assert!(known.is_subset(may), "{room} knows {known:?}, and may know {may:?}");
+    }
+}
+
+#[test]
+fn only_the_worker_knows_the_module() {
+    let source = root().join("web/src");
+    let mut importers = Vec::new();
+    let mut folders = vec![source.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("web/src is there") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if std::fs::read_to_string(&path).is_ok_and(|text| text.contains("pkg/wasm.js")) {
+                importers.push(path.strip_prefix(&source).expect("below web/src").to_string_lossy().into_owned());
+            }
+        }
+    }
+    assert_eq!(importers, ["worker.ts"]);
+}
+
+/// The README's table of the path of a token: every file it names is there.
+#[test]
+fn the_path_of_a_token_is_real() {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md is there");
+    let section = readme.split("## The path of a token").nth(1).expect("the section is there");
+    let table = section.split("\n## ").next().unwrap_or(section);
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ") && line.contains('`')).collect();
+    assert!(rows.len() >= 10, "the path has {} steps", rows.len());
+    for row in rows {
+        let files: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|name| name.contains('/')).collect();
+        assert!(!files.is_empty(), "no file in: {row}");
+        for file in files {
+            assert!(root().join(file).exists(), "{file} is not there, but the README names it");
+        }
+    }
+}
