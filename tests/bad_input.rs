@@ -16,7 +16,8 @@ fn refused(bytes: &[u8]) -> String {
 fn renamed(from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut bytes = Tiny::default().gguf();
-    let places: Vec<usize> = (0..bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from.as_bytes())).collect();
+    let places: Vec<usize> =
+        (0..bytes.len() - from.len()).filter(|at| bytes[*at..].starts_with(from.as_bytes())).collect();
     assert!(!places.is_empty());
     for at in places {
         bytes[at..at + to.len()].copy_from_slice(to.as_bytes());
@@ -106,13 +107,15 @@ fn truncated_a_model_is_refused_wherever_it_ends() {
 
 #[test]
 fn an_html_page_in_place_of_the_file() {
-    let message = refused(b"<!doctype html><html><head><title>404 Not Found</title></head><body>Not here</body></html>");
+    let message =
+        refused(b"<!doctype html><html><head><title>404 Not Found</title></head><body>Not here</body></html>");
     assert!(message.contains("HTML") && message.contains("address"), "{message}");
 }
 
 #[test]
 fn no_tokenizer() {
-    let (_, header) = load(&renamed("tokenizer.ggml.model", "tokenizer.ggml.xxxxx"), Place::cpu()).expect("weights are whole");
+    let (_, header) =
+        load(&renamed("tokenizer.ggml.model", "tokenizer.ggml.xxxxx"), Place::cpu()).expect("weights are whole");
     let error = model::generate::Text::from_gguf(&header).err().expect("no tokenizer");
     assert!(error.to_string().contains("tokenizer"), "{error}");
 }

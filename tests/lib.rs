@@ -58,7 +58,12 @@ pub fn load(bytes: &[u8], place: Place) -> Result<(Rc<Model>, Header), WeightsEr
 ///
 /// # Panics
 /// The settings do not fit the model.
-pub fn read_all(model: &Rc<Model>, settings: CacheSettings, tokens: &[u32], chunk: usize) -> (Vec<f64>, Vec<RowReport>) {
+pub fn read_all(
+    model: &Rc<Model>,
+    settings: CacheSettings,
+    tokens: &[u32],
+    chunk: usize,
+) -> (Vec<f64>, Vec<RowReport>) {
     let mut session = Session::new(Rc::clone(model), settings, chunk).expect("the settings fit the model");
     let mut rows = Vec::new();
     while rows.len() < tokens.len() {

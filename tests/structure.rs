@@ -21,7 +21,8 @@ fn arrows_point_as_drawn() {
         .collect();
     assert_eq!(rooms, allowed.keys().map(|room| (*room).to_owned()).collect());
     for (room, may) in &allowed {
-        let manifest = std::fs::read_to_string(root().join("crates").join(room).join("Cargo.toml")).expect("a manifest");
+        let manifest =
+            std::fs::read_to_string(root().join("crates").join(room).join("Cargo.toml")).expect("a manifest");
         let known: BTreeSet<&str> = manifest
             .lines()
             .filter_map(|line| line.split_once(['.', ' ', '=']).map(|(name, _)| name.trim()))

@@ -1,14 +1,14 @@
 //! The tests that need more than one crate, in one binary: every binary links Burn anew.
 
-/// Against values from independent programs.
-mod golden;
-/// Things that must be equal: a chunk and its tokens, sinks and dense until full, a window and no sinks.
-mod identities;
 /// Files and settings that lie.
 mod bad_input;
-/// The same on a GPU; natively, with no card, on a Vulkan driver that runs on the CPU.
-mod gpu;
 /// Conversations.
 mod chat;
+/// Against values from independent programs.
+mod golden;
+/// The same on a GPU; natively, with no card, on a Vulkan driver that runs on the CPU.
+mod gpu;
+/// Things that must be equal: a chunk and its tokens, sinks and dense until full, a window and no sinks.
+mod identities;
 /// The arrows between the rooms, and the README's path of a token.
 mod structure;

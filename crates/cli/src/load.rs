@@ -74,9 +74,7 @@ pub fn header(path: &Path) -> Result<Header, Failure> {
         if count == 0 {
             return Ok(reader.finish().map_err(|error| format!("{}: {error}", path.display()))?);
         }
-        reader
-            .push(&piece[..count], &mut Nowhere)
-            .map_err(|error| format!("{}: {error}", path.display()))?;
+        reader.push(&piece[..count], &mut Nowhere).map_err(|error| format!("{}: {error}", path.display()))?;
         if let Some(header) = reader.header() {
             return Ok(header.clone());
         }

@@ -2,7 +2,7 @@
 
 use crate::packed::Packed;
 use crate::step::{StepLayout, StepView};
-use crate::{AttendParams, Epilogue, HeadParams, LinearParams, MatrixShape, Ops, cpu};
+use crate::{AttendParams, Epilogue, HeadParams, LinearParams, MatrixShape, Ops, Recording, cpu};
 use burn::backend::Flex;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 
@@ -107,5 +107,17 @@ impl Ops for Flex {
         let step = StepView::new(params.step, step.storage());
         cpu::head(logits.storage(), params.vocab, step, params.report, in_place!(report, f32));
         (logits, report)
+    }
+
+    fn rehearse(_: IntTensor<Self>) -> bool {
+        false
+    }
+
+    fn record(_: IntTensor<Self>) -> bool {
+        false
+    }
+
+    fn recorded(_: IntTensor<Self>) -> Option<Recording> {
+        None
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::packed::Codec;
 use crate::step::StepLayout;
-use crate::{AttendParams, Epilogue, Grid, Heads, HeadParams, LinearParams, MatrixShape, Ops, Storage};
+use crate::{AttendParams, Epilogue, Grid, HeadParams, Heads, LinearParams, MatrixShape, Ops, Storage};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_wgpu::{CubeBackend, CubeTensor, KernelSource, SourceKernel, SourceTemplate};
 use cubecl::prelude::{ExecutionMode, KernelId};
@@ -43,10 +43,9 @@ impl Kernel {
     /// The whole WGSL text.
     pub fn wgsl(&self) -> String {
         let (constants, parts) = match self {
-            Self::Embed(matrix, step) => (
-                vec![("COLS", matrix.cols)],
-                (*step, vec![codec(matrix.codec), shader!("embed")]),
-            ),
+            Self::Embed(matrix, step) => {
+                (vec![("COLS", matrix.cols)], (*step, vec![codec(matrix.codec), shader!("embed")]))
+            }
             Self::Linear(p) => {
                 let spread = Spread::of(p);
                 let mut parts = vec![codec(p.matrix.codec), shader!("linear")];
@@ -88,10 +87,7 @@ impl Kernel {
                 };
                 (heads(p), (p.step, vec![put, shader!("append")]))
             }
-            Self::Head(p) => (
-                vec![("VOCAB", p.vocab), ("REPORT", p.report.stride())],
-                (p.step, vec![shader!("head")]),
-            ),
+            Self::Head(p) => (vec![("VOCAB", p.vocab), ("REPORT", p.report.stride())], (p.step, vec![shader!("head")])),
         };
         let (step, parts) = parts;
         let mut text = String::new();
@@ -250,8 +246,7 @@ impl Ops for CubeBackend {
         params: LinearParams,
     ) -> FloatTensor<Self> {
         let spread = Spread::of(&params);
-        let grid =
-            [spread.groups.min(GRID_X), spread.groups.div_ceil(GRID_X), params.rows.div_ceil(spread.tokens)];
+        let grid = [spread.groups.min(GRID_X), spread.groups.div_ceil(GRID_X), params.rows.div_ceil(spread.tokens)];
         let mut buffers = vec![&x, &words, &scales, &step, &out];
         if params.eps.is_some() {
             buffers.push(&gain);
@@ -298,6 +293,33 @@ impl Ops for CubeBackend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         launch(Kernel::Head(params), [params.rows, 1, 1], &[&logits, &step, &report], None);
         (logits, report)
+    }
+
+    fn rehearse(step: IntTensor<Self>) -> bool {
+        step.client.graph_prepare().is_ok()
+    }
+
+    fn record(step: IntTensor<Self>) -> bool {
+        step.client.flush().is_ok() && step.client.start_capture().is_ok()
+    }
+
+    fn recorded(step: IntTensor<Self>) -> Option<Recording> {
+        step.client.stop_capture().ok().map(Recording)
+    }
+}
+
+/// A step's launches, to be run again on the buffers that they were recorded with.
+#[derive(Debug)]
+pub struct Recording(cubecl::client::Graph);
+
+impl Recording {
+    /// Runs the launches. What changed since is in the step buffer. The buffers of the recording must be alive.
+    ///
+    /// # Errors
+    /// The device refuses, since it is lost.
+    pub fn replay(&self) -> Result<(), String> {
+        // SAFETY: whoever records owns the buffers of the recording and drops the recording before them.
+        unsafe { self.0.replay() }.map_err(|error| error.to_string())
     }
 }
 

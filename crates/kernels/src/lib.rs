@@ -12,10 +12,11 @@ pub mod cpu;
 mod flex;
 mod gpu;
 pub mod packed;
+pub mod self_test;
 pub mod step;
 
 pub use cpu::{Epilogue, Heads, Storage};
-pub use gpu::{Kernel, part_len};
+pub use gpu::{Kernel, Recording, part_len};
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Dispatch, backend_extension};
@@ -136,6 +137,15 @@ pub trait Ops: burn::backend::Backend {
         report: FloatTensor<Self>,
         params: HeadParams,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Announces that the launches that follow are the rehearsal of a recording. False where nothing can be recorded.
+    fn rehearse(step: IntTensor<Self>) -> bool;
+
+    /// Records the launches that follow instead of running them. False where that is refused.
+    fn record(step: IntTensor<Self>) -> bool;
+
+    /// Ends a recording; none where something was launched that cannot be replayed.
+    fn recorded(step: IntTensor<Self>) -> Option<Recording>;
 }
 
 /// A weight matrix in the packed layout of [`packed`], on a device.
@@ -202,6 +212,11 @@ impl WordBuffer {
         self.len() == 0
     }
 
+    /// A second handle on the same words, for a device on which that does no harm.
+    pub fn alias(&self) -> Self {
+        Self(self.0.clone())
+    }
+
     /// Replaces the buffer by what `f` makes of it.
     pub fn update(&mut self, f: impl FnOnce(Tensor<1, Int>) -> Tensor<1, Int>) {
         self.0 = Some(f(self.0.take().expect(TAKEN)));
@@ -237,6 +252,18 @@ pub fn words(values: Vec<u32>, device: &Device) -> Tensor<1, Int> {
 pub fn floats(values: Vec<f32>, device: &Device) -> Tensor<1> {
     let len = values.len();
     Tensor::from_data(TensorData::new(values, [len]), (device, DType::F32))
+}
+
+/// Runs `launches` twice: once as usual, then recorded without running, so that from now on the recording can be replayed
+/// instead. Nothing inside may allocate, read or write. None on the CPU, and where the device refuses.
+pub fn record(step: &WordBuffer, mut launches: impl FnMut()) -> Option<Recording> {
+    let recordable = <Dispatch as Ops>::rehearse(step.read().into_dispatch());
+    launches();
+    if !recordable || !<Dispatch as Ops>::record(step.read().into_dispatch()) {
+        return None;
+    }
+    launches();
+    <Dispatch as Ops>::recorded(step.read().into_dispatch())
 }
 
 /// See [`Ops::embed`].
@@ -313,8 +340,7 @@ pub fn append(qkv: &FloatBuffer, step: &WordBuffer, arena: &mut WordBuffer, para
 
 /// See [`Ops::head`].
 pub fn head(logits: &mut FloatBuffer, step: &WordBuffer, report: &mut FloatBuffer, params: HeadParams) {
-    let (scratch, out) =
-        <Dispatch as Ops>::head(logits.take(), step.read().into_dispatch(), report.take(), params);
+    let (scratch, out) = <Dispatch as Ops>::head(logits.take(), step.read().into_dispatch(), report.take(), params);
     logits.put(scratch);
     report.put(out);
 }

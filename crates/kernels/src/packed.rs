@@ -14,7 +14,7 @@
 //! Scales are apart. `Q4`: one word a row and block at `(octet * blocks + block) * 8 + r`, f16 `d`
 //! in the low half and f16 `m` in the high half; a value is `d * code + m`. `Q8`: f16 `d` of row
 //! `r` in half `r & 1` of the word at `(octet * blocks + block) * 4 + r / 2`; a value is
-//! `d * code`. `F16` and `F32` have one unused word, since an empty buffer cannot be bound.
+//! `d * code`. `F16` and `F32` have two unused words, since an empty buffer cannot be bound.
 
 use half::f16;
 
@@ -61,10 +61,10 @@ impl Codec {
         octets(rows) * self.words_per_octet(cols)
     }
 
-    /// Scale words of a whole matrix; 1, unused, for the formats without scales.
+    /// Scale words of a whole matrix; 2, unused, for the formats without scales: the least that a shader binds.
     pub const fn scale_words(self, rows: usize, cols: usize) -> usize {
         match self {
-            Codec::F16 | Codec::F32 => 1,
+            Codec::F16 | Codec::F32 => 2,
             Codec::Q4 | Codec::Q8 => octets(rows) * self.scale_words_per_octet(cols),
         }
     }

@@ -70,10 +70,12 @@ impl Config {
         let d_ff = size("llama.feed_forward_length", MAX_WIDTH)?;
         let n_heads = size("llama.attention.head_count", MAX_WIDTH)?;
         let n_kv_heads: u64 = metadata.get("llama.attention.head_count_kv")?.unwrap_or(n_heads as u64);
-        let head_dim: u64 =
-            metadata.get("llama.attention.key_length")?.unwrap_or((d_model / n_heads) as u64);
-        let heads =
-            Heads { n_heads, n_kv_heads: n_kv_heads.min(MAX_WIDTH) as usize, head_dim: head_dim.min(MAX_WIDTH) as usize };
+        let head_dim: u64 = metadata.get("llama.attention.key_length")?.unwrap_or((d_model / n_heads) as u64);
+        let heads = Heads {
+            n_heads,
+            n_kv_heads: n_kv_heads.min(MAX_WIDTH) as usize,
+            head_dim: head_dim.min(MAX_WIDTH) as usize,
+        };
         heads.check().map_err(|problem| value("llama.attention.head_count", n_heads, problem))?;
         for (key, width) in [
             ("llama.embedding_length", d_model),
@@ -93,9 +95,7 @@ impl Config {
         }
         let eps: f32 = metadata.require("llama.attention.layer_norm_rms_epsilon")?;
         let rope_base: f32 = metadata.get("llama.rope.freq_base")?.unwrap_or(10_000.0);
-        for (key, number) in
-            [("llama.attention.layer_norm_rms_epsilon", eps), ("llama.rope.freq_base", rope_base)]
-        {
+        for (key, number) in [("llama.attention.layer_norm_rms_epsilon", eps), ("llama.rope.freq_base", rope_base)] {
             if !(number.is_finite() && number > 0.0) {
                 return Err(value(key, number, "it must be a positive number".to_owned()));
             }

@@ -2,8 +2,8 @@
 //!
 //! Bytes go in as they arrive, in pieces of any size; the header comes out once, whole and checked,
 //! then the tensors' data in file order. Only the header is ever kept (1.4 MB for SmolLM2, 2.1 MB
-//! while it is read), and nothing of the tensors. No count or size in the file is believed before the bytes that it
-//! promises are there, so what a lying file can allocate is bounded by what was really received.
+//! while it is read), and nothing of the tensors. No count or size in the file is believed before the
+//! bytes that it promises are there, so what a lying file can allocate is bounded by what was received.
 //!
 //! Layout: `GGUF`, version, number of tensors, number of metadata pairs; the pairs; one description
 //! a tensor; zeros up to the alignment; the tensors, each followed by zeros up to the alignment.
@@ -52,6 +52,8 @@ pub enum GgufError {
     Limit { what: String, found: u64, limit: u64 },
     #[error("metadata `{key}`: {problem}; the file is damaged, download or convert it again")]
     Pair { key: String, problem: String },
+    #[error("{what} at byte {at} is not UTF-8 text: the file is damaged, download it again")]
+    Text { what: String, at: u64 },
     #[error("tensor `{name}`: {problem}; the file is damaged, download or convert it again")]
     Tensor { name: String, problem: String },
     #[error("tensor `{name}` is stored as {kind}, which is not supported: use a Q4_1, Q4_0, Q8_0, F16 or F32 file")]
@@ -206,7 +208,7 @@ struct Cursor<'a> {
     at: usize,
     /// Of `bytes[0]` in the file.
     start: u64,
-    /// The metadata key whose value is read, for messages.
+    /// The metadata key whose value is read, for messages; empty outside of values.
     key: &'a str,
 }
 
@@ -237,14 +239,15 @@ impl<'a> Cursor<'a> {
 
     /// A string of at most `limit` bytes; `what` it is, for messages.
     fn string(&mut self, what: &str, limit: u64) -> Result<&'a str, Stop> {
-        let place = self.place();
+        let at = self.place();
+        let name = |key: &str| if key.is_empty() { what.to_owned() } else { format!("{what} of `{key}`") };
         let length = self.u64()?;
         if length > limit {
-            let what = format!("the length of {what} at byte {place}");
+            let what = format!("the length of {} at byte {at}", name(self.key));
             return Err(GgufError::Limit { what, found: length, limit }.into());
         }
         let bytes = self.take(length)?;
-        std::str::from_utf8(bytes).map_err(|_| self.bad_pair(format!("{what} at byte {place} is not UTF-8 text")))
+        std::str::from_utf8(bytes).map_err(|_| GgufError::Text { what: name(self.key), at }.into())
     }
 
     /// Where the cursor is in the file.

@@ -146,6 +146,11 @@ impl Session {
         self.decode.bytes() + self.chunk.as_ref().map_or(0, Workspace::bytes)
     }
 
+    /// Whether single tokens are now read by replaying a recording: on a GPU, after a few.
+    pub fn replays(&self) -> bool {
+        self.decode.replays()
+    }
+
     /// The shape of the cache, for bytes in closed form.
     pub fn cache_shape(&self) -> CacheShape {
         let Config { layers, heads, .. } = &self.model.config;
@@ -212,16 +217,13 @@ impl Session {
             let slots = self.store.slots();
             self.chunk.get_or_insert_with(|| Workspace::new(&model.config, self.chunk_rows, slots, &model.place))
         };
-        workspace.forward(&model.config, &model.weights, &self.rope, &mut self.store, &input, head.clone());
+        let lost = SessionError::Device;
+        workspace.forward(&model.config, &model.weights, &self.rope, &mut self.store, &input, head).map_err(lost)?;
         let mut rows = workspace.report(taken).await.map_err(SessionError::Device)?;
         if !matches!(want, Want::All { .. }) {
             rows.drain(..taken - 1);
         }
-        let evicted = chunk
-            .views
-            .iter()
-            .filter_map(|view| view.evicted.clone())
-            .reduce(|all, one| all.start..one.end);
+        let evicted = chunk.views.iter().filter_map(|view| view.evicted.clone()).reduce(|all, one| all.start..one.end);
         Ok(Fed { taken, evicted, rows })
     }
 

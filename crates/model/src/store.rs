@@ -17,8 +17,7 @@ impl Store {
     /// An empty cache with room for `slots` tokens.
     pub fn new(config: &Config, storage: Storage, slots: u64, device: &Device) -> Self {
         let slot_words = storage.slot_words(config.heads);
-        let arenas =
-            (0..config.layers).map(|_| WordBuffer::zeros(slots as usize * slot_words, device)).collect();
+        let arenas = (0..config.layers).map(|_| WordBuffer::zeros(slots as usize * slot_words, device)).collect();
         Self { arenas, slots, slot_words, storage }
     }
 

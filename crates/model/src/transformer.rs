@@ -10,13 +10,15 @@ use crate::weights::{Layer, Weights};
 use burn::tensor::{Device, Tensor};
 use kernels::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use kernels::{
-    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, LinearParams, Matrix, WordBuffer,
+    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, LinearParams, Matrix, Recording, WordBuffer,
 };
 use policy::{Chunk, Positions};
 use std::ops::Range;
 
 /// Rows whose logits exist at the same time; more rows go through the head in turns.
 const HEAD_ROWS: usize = 32;
+/// A conversation of a few tokens is not worth a recording.
+const STEPS_BEFORE_RECORDING: u32 = 2;
 
 /// What one forward reads.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +68,18 @@ pub struct Workspace {
     logits: FloatBuffer,
     part: FloatBuffer,
     report: FloatBuffer,
+    /// The launches of a step with one row, once they have run often enough to be worth it.
+    recording: Recorded,
+}
+
+/// A step that repeats is recorded when it comes again.
+#[derive(Debug)]
+enum Recorded {
+    /// So many steps ran.
+    NotYet(u32),
+    Ready(Recording),
+    /// The CPU, or a device that cannot.
+    Never,
 }
 
 impl Workspace {
@@ -91,6 +105,7 @@ impl Workspace {
             logits: FloatBuffer::zeros(rows.min(HEAD_ROWS) * config.vocab, device),
             part: FloatBuffer::zeros(kernels::part_len(config.heads, layout, slots as usize, gpu), device),
             report: buffer(report_layout.stride()),
+            recording: if gpu && rows == 1 { Recorded::NotYet(0) } else { Recorded::Never },
         }
     }
 
@@ -99,15 +114,22 @@ impl Workspace {
         self.rows
     }
 
+    /// Whether steps are replayed.
+    pub fn replays(&self) -> bool {
+        matches!(self.recording, Recorded::Ready(_))
+    }
+
     /// Bytes of all buffers.
     pub fn bytes(&self) -> u64 {
-        let floats =
-            [&self.x, &self.qkv, &self.attended, &self.hidden, &self.logits, &self.part, &self.report];
+        let floats = [&self.x, &self.qkv, &self.attended, &self.hidden, &self.logits, &self.part, &self.report];
         4 * (floats.iter().map(|buffer| buffer.len() as u64).sum::<u64>() + self.step.len() as u64)
     }
 
     /// Runs the rows of `input` through the model and appends them to the cache. Logits are made for the rows `head`;
     /// the reports are read with [`Self::report`].
+    ///
+    /// # Errors
+    /// The device is lost.
     pub fn forward(
         &mut self,
         config: &Config,
@@ -116,16 +138,38 @@ impl Workspace {
         store: &mut Store,
         input: &Input<'_>,
         head: Range<usize>,
-    ) {
+    ) -> Result<(), String> {
         self.write_step(config, input, head.start..(head.start + HEAD_ROWS).min(head.end));
+        // A step without logits launches less than what is recorded.
+        if head.is_empty() || matches!(self.recording, Recorded::Never) {
+            self.launch(config, weights, rope, store, !head.is_empty());
+        } else {
+            match &self.recording {
+                Recorded::Ready(recording) => return recording.replay(),
+                Recorded::NotYet(steps) if *steps < STEPS_BEFORE_RECORDING => {
+                    self.recording = Recorded::NotYet(steps + 1);
+                    self.launch(config, weights, rope, store, true);
+                }
+                _ => {
+                    let step = self.step.alias();
+                    let recording = kernels::record(&step, || self.launch(config, weights, rope, store, true));
+                    self.recording = recording.map_or(Recorded::Never, Recorded::Ready);
+                }
+            }
+        }
+        for first in head.clone().step_by(HEAD_ROWS).skip(1) {
+            self.write_step(config, input, first..(first + HEAD_ROWS).min(head.end));
+            self.head(config, weights);
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, config: &Config, weights: &Weights, rope: &Tensor<1>, store: &mut Store, head: bool) {
         kernels::embed(&weights.embedding, &self.step, &mut self.x, self.layout);
         for (index, layer) in weights.layers.iter().enumerate() {
             self.layer(config, index, layer, rope, store);
         }
-        for first in head.clone().step_by(HEAD_ROWS) {
-            if first > head.start {
-                self.write_step(config, input, first..(first + HEAD_ROWS).min(head.end));
-            }
+        if head {
             self.head(config, weights);
         }
     }

@@ -57,7 +57,9 @@ pub enum WeightsError {
     Shape { name: String, found: Vec<u64>, needed: Vec<u64> },
     #[error("tensor `{name}`: {problem}")]
     Tensor { name: String, problem: String },
-    #[error("tensor `{0}` does not read back from the device as it was written: the memory of the GPU is not to be trusted; use the CPU")]
+    #[error(
+        "tensor `{0}` does not read back from the device as it was written: the memory of the GPU is not to be trusted; use the CPU"
+    )]
     Corrupt(String),
 }
 
@@ -110,6 +112,7 @@ struct Building {
 
 /// Builds [`Weights`] from the bytes of a GGUF file.
 pub struct Loader {
+    bytes: u64,
     reader: Reader,
     builder: Builder,
 }
@@ -143,7 +146,7 @@ impl Loader {
             bytes: 0,
             checksums: Vec::new(),
         };
-        Self { reader: Reader::new(), builder }
+        Self { bytes: 0, reader: Reader::new(), builder }
     }
 
     /// Takes the next bytes of the file.
@@ -151,7 +154,14 @@ impl Loader {
     /// # Errors
     /// The file lies, is of a kind that does not run here, or is no model at all.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), WeightsError> {
-        Ok(self.reader.push(bytes, &mut self.builder)?)
+        self.reader.push(bytes, &mut self.builder)?;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Bytes taken so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.bytes
     }
 
     /// The header, once it is complete.
@@ -251,14 +261,14 @@ impl Builder {
         };
         let (head_dim, layout) = (config.heads.head_dim, config.rope_layout);
         let unit_rows = if place.turned { head_dim } else { OCTET };
-        let incoming = self
-            .incoming
-            .entry(tensor)
-            .or_insert_with(|| Incoming { place, format, pending: Vec::new(), rows_done: 0 });
-        let building = self
-            .building
-            .get_mut(&place.slot)
-            .ok_or_else(|| WeightsError::Missing(format!("{:?}", place.slot)))?;
+        let incoming = self.incoming.entry(tensor).or_insert_with(|| Incoming {
+            place,
+            format,
+            pending: Vec::new(),
+            rows_done: 0,
+        });
+        let building =
+            self.building.get_mut(&place.slot).ok_or_else(|| WeightsError::Missing(format!("{:?}", place.slot)))?;
         let Some(cols) = place.cols else {
             incoming.pending.extend_from_slice(bytes);
             let values = incoming.pending.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
@@ -273,8 +283,7 @@ impl Builder {
         if building.words.is_empty() {
             let MatrixShape { codec, rows, cols } = building.shape;
             building.words = vec![0; codec.words(rows, cols)];
-            // The formats without scales still need something to bind.
-            building.scales = vec![0; codec.scale_words(rows, cols).max(2)];
+            building.scales = vec![0; codec.scale_words(rows, cols)];
         }
         let row_bytes = format.row_bytes(cols);
         while !bytes.is_empty() {
@@ -293,9 +302,10 @@ impl Builder {
                 }
                 &incoming.pending[..]
             };
-            incoming.place.pack(format, rows, incoming.rows_done, building, layout).map_err(|problem| {
-                WeightsError::Tensor { name: format!("{:?}", place.slot), problem }
-            })?;
+            incoming
+                .place
+                .pack(format, rows, incoming.rows_done, building, layout)
+                .map_err(|problem| WeightsError::Tensor { name: format!("{:?}", place.slot), problem })?;
             incoming.pending.clear();
             incoming.rows_done += unit_rows;
             building.rows_missing -= unit_rows;
@@ -417,11 +427,8 @@ fn needed_tensors(config: &Config) -> Vec<(String, bool, Place)> {
         ("output_norm.weight".to_owned(), false, gain(Slot::Norm)),
     ];
     for layer in 0..config.layers {
-        let qkv = |rows, first_row, turned| Place {
-            first: octets(first_row),
-            turned,
-            ..matrix(Slot::Qkv(layer), rows, d)
-        };
+        let qkv =
+            |rows, first_row, turned| Place { first: octets(first_row), turned, ..matrix(Slot::Qkv(layer), rows, d) };
         let gate_up = |first| Place { first, stride: 2, ..matrix(Slot::GateUp(layer), ff, d) };
         let parts = [
             ("attn_norm", gain(Slot::AttentionNorm(layer))),

@@ -48,10 +48,7 @@ pub enum PolicyError {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoRecent => write!(
-                f,
-                "recent is 0, so the cache has no room for the current token: use 1 or more"
-            ),
+            Self::NoRecent => write!(f, "recent is 0, so the cache has no room for the current token: use 1 or more"),
             Self::TooLong { capacity, trained_length } => write!(
                 f,
                 "the cache would hold {capacity} tokens, but the model was trained on {trained_length}: \

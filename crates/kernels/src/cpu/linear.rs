@@ -5,6 +5,8 @@
 //! rounding costs some 2e-6 of the sum of |w x|; where one value outweighs its block (the first token's residual does),
 //! what the rounding left over is multiplied too. Unquantized weights are multiplied in f32.
 
+#![expect(clippy::needless_range_loop, reason = "the innermost loops index several small arrays in step")]
+
 use super::simd::{self, Kernel, Simd, dispatch};
 use super::threads::{self, Disjoint, share};
 use crate::packed::{BLOCK, Codec, OCTET, Packed, octets};
@@ -58,6 +60,9 @@ pub fn linear(x: &[f32], rows: usize, norm: Option<Norm<'_>>, w: &Packed<'_>, ou
         epilogue != Epilogue::SiluGate || w.rows.is_multiple_of(2 * OCTET),
         "gate and up rows alternate by whole octets"
     );
+    if rows == 0 {
+        return;
+    }
     ACTIVATIONS.with_borrow_mut(|activations| {
         activations.prepare(x, rows, norm, w.codec, w.cols);
         let out = Disjoint::new(out);
@@ -287,11 +292,12 @@ struct Part<'a> {
 impl Kernel for Part<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        // Where registers are few, one octet at a time, loading unpacked weights costs as much as unpacking them.
+        let direct = self.rows < UNPACK_FROM || !S::WIDE;
         match self.w.codec {
-            Codec::Q4 if self.rows < UNPACK_FROM => self.direct::<S, Q4>(s),
-            Codec::Q8 if self.rows < UNPACK_FROM => self.direct::<S, Q8>(s),
-            Codec::Q4 => self.unpacked::<S, Q4>(s),
-            Codec::Q8 => self.unpacked::<S, Q8>(s),
+            Codec::Q4 if direct => self.direct::<S, Q4>(s),
+            Codec::Q8 if direct => self.direct::<S, Q8>(s),
+            Codec::Q4 | Codec::Q8 => self.unpacked(s),
             Codec::F16 => self.float::<S, true>(s),
             Codec::F32 => self.float::<S, false>(s),
         }
@@ -307,15 +313,24 @@ impl Part<'_> {
     #[inline(always)]
     fn direct<S: Simd, C: Code>(&self, s: S) {
         for pair in self.pairs.clone() {
-            let octet = |o: usize| (self.w.octet_words(pair * 2 + o), self.w.octet_scales(pair * 2 + o));
-            let first = Direct::<C>::new(octet(0));
-            let second = if self.octets(pair) == 2 { Some(Direct::<C>::new(octet(1))) } else { None };
-            self.products(s, pair, first, second);
+            let octet = |octet: usize| Direct::<C>::new((self.w.octet_words(octet), self.w.octet_scales(octet)));
+            let weights = [octet(2 * pair), octet(2 * pair + self.octets(pair) - 1)];
+            let mut row = 0;
+            while row + TILE <= self.rows {
+                self.tile::<S, _, TILE>(s, pair, weights, row);
+                row += TILE;
+            }
+            match self.rows - row {
+                1 => self.tile::<S, _, 1>(s, pair, weights, row),
+                2 => self.tile::<S, _, 2>(s, pair, weights, row),
+                3 => self.tile::<S, _, 3>(s, pair, weights, row),
+                _ => {}
+            }
         }
     }
 
     #[inline(always)]
-    fn unpacked<S: Simd, C: Code>(&self, s: S) {
+    fn unpacked<S: Simd>(&self, s: S) {
         // Taken and put back: within a closure of the thread-local's the instruction set would be lost.
         let mut tiles = TILES.take();
         let blocks = self.w.blocks();
@@ -324,59 +339,49 @@ impl Part<'_> {
         for pair in self.pairs.clone() {
             let octets = self.octets(pair);
             for o in 0..octets {
-                let octet = 2 * pair + o;
-                let weights = Direct::<C>::new((self.w.octet_words(octet), self.w.octet_scales(octet)));
+                let weights = (self.w.octet_words(2 * pair + o), self.w.octet_scales(2 * pair + o));
                 let codes = &mut tiles.codes[o * blocks..(o + 1) * blocks];
-                unpack(s, weights, codes, &mut tiles.scales[o * blocks..(o + 1) * blocks]);
+                let scales = &mut tiles.scales[o * blocks..(o + 1) * blocks];
+                match self.w.codec {
+                    Codec::Q4 => unpack(s, Direct::<Q4>::new(weights), codes, scales),
+                    _ => unpack(s, Direct::<Q8>::new(weights), codes, scales),
+                }
             }
             let (codes, scales) = (tiles.codes.split_at(blocks), tiles.scales.split_at(blocks));
             let first = Unpacked { codes: codes.0, scales: scales.0 };
             let second = Unpacked { codes: codes.1, scales: scales.1 };
-            self.products(s, pair, first, if octets == 2 { Some(second) } else { None });
+            let weights = [first, if octets == 2 { second } else { first }];
+            let mut row = 0;
+            while row + TILE <= self.rows {
+                self.tile::<S, _, TILE>(s, pair, weights, row);
+                row += TILE;
+            }
+            while row < self.rows {
+                self.tile::<S, _, 1>(s, pair, weights, row);
+                row += 1;
+            }
         }
         TILES.set(tiles);
     }
 
-    /// The products of one or two octets with all rows.
+    /// The products of a pair of octets with `T` rows. At an odd end the pair is one octet twice, and one is dropped.
     #[inline(always)]
-    fn products<S: Simd, W: Weights>(&self, s: S, pair: usize, first: W, second: Option<W>) {
-        let mut row = 0;
-        while row + TILE <= self.rows {
-            self.tile::<S, W, TILE>(s, pair, first, second, row);
-            row += TILE;
-        }
-        match self.rows - row {
-            1 => self.tile::<S, W, 1>(s, pair, first, second, row),
-            2 => self.tile::<S, W, 2>(s, pair, first, second, row),
-            3 => self.tile::<S, W, 3>(s, pair, first, second, row),
-            _ => {}
-        }
-    }
-
-    #[inline(always)]
-    fn tile<S: Simd, W: Weights, const T: usize>(&self, s: S, pair: usize, first: W, second: Option<W>, row: usize) {
+    fn tile<S: Simd, W: Weights, const T: usize>(&self, s: S, pair: usize, weights: [W; 2], row: usize) {
         let a = self.activations;
         let x: [_; T] = std::array::from_fn(|t| Row {
             pairs: a.row(&a.pairs, row + t),
             scales: a.row(&a.scales, row + t),
             rests: &a.rests[row + t],
         });
-        match second {
-            Some(second) if S::WIDE => {
-                let [y0, y1] = multiply::<S, W, T, 2>(s, [first, second], x);
-                self.finish(s, pair, row, y0, Some(y1));
-            }
-            second => {
-                let [y0] = multiply::<S, W, T, 1>(s, [first], x);
-                match second {
-                    Some(second) => {
-                        let [y1] = multiply::<S, W, T, 1>(s, [second], x);
-                        self.finish(s, pair, row, y0, Some(y1));
-                    }
-                    None => self.finish(s, pair, row, y0, None),
-                }
+        let mut y = [[s.splat(0.0); T]; 2];
+        if S::WIDE {
+            y = multiply::<S, W, T, 2>(s, weights, x);
+        } else {
+            for o in 0..self.octets(pair) {
+                [y[o]] = multiply::<S, W, T, 1>(s, [weights[o]], x);
             }
         }
+        self.finish(s, pair, row, y);
     }
 
     #[inline(always)]
@@ -398,32 +403,24 @@ impl Part<'_> {
     fn float_tile<S: Simd, const HALF: bool, const T: usize>(&self, s: S, pair: usize, row: usize) {
         let a = self.activations;
         let x: [_; T] = std::array::from_fn(|t| a.row(&a.values, row + t));
-        let y0 = multiply_float::<S, HALF, T>(s, self.w.octet_words(2 * pair), x);
-        if self.octets(pair) == 2 {
-            let y1 = multiply_float::<S, HALF, T>(s, self.w.octet_words(2 * pair + 1), x);
-            self.finish(s, pair, row, y0, Some(y1));
-        } else {
-            self.finish(s, pair, row, y0, None);
+        let mut y = [[s.splat(0.0); T]; 2];
+        for o in 0..self.octets(pair) {
+            y[o] = multiply_float::<S, HALF, T>(s, self.w.octet_words(2 * pair + o), x);
         }
+        self.finish(s, pair, row, y);
     }
 
     /// Writes the products of a pair of octets with `T` rows.
     #[inline(always)]
-    fn finish<S: Simd, const T: usize>(&self, s: S, pair: usize, row: usize, y0: [S::F; T], y1: Option<[S::F; T]>) {
+    fn finish<S: Simd, const T: usize>(&self, s: S, pair: usize, row: usize, y: [[S::F; T]; 2]) {
         for t in 0..T {
-            let y1 = match y1 {
-                Some(y1) => Some(y1[t]),
-                None => None,
-            };
             if self.epilogue == Epilogue::SiluGate {
-                let gate = y0[t];
+                let [gate, up] = [y[0][t], y[1][t]];
                 let sigmoid = s.add(s.splat(1.0), simd::exp(s, s.sub(s.splat(0.0), gate)));
-                let silu = s.div(gate, sigmoid);
-                self.write(s, row + t, pair, s.mul(silu, y1.unwrap_or(gate)));
+                self.write(s, row + t, pair, s.mul(s.div(gate, sigmoid), up));
             } else {
-                self.write(s, row + t, 2 * pair, y0[t]);
-                if let Some(y1) = y1 {
-                    self.write(s, row + t, 2 * pair + 1, y1);
+                for o in 0..self.octets(pair) {
+                    self.write(s, row + t, 2 * pair + o, y[o][t]);
                 }
             }
         }
@@ -458,7 +455,8 @@ trait Code: Copy {
     const PLANES: usize;
     /// Scale words of eight rows' block.
     const SCALES: usize;
-    fn planes<S: Simd>(s: S, word: S::I) -> [S::I; 4];
+    /// Vector `plane` of those.
+    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I;
     /// Scale and minimum of eight rows.
     fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2];
     /// Whether the minimum is not always 0.
@@ -475,14 +473,14 @@ impl Code for Q4 {
     const MINIMUM: bool = true;
 
     #[inline(always)]
-    fn planes<S: Simd>(s: S, word: S::I) -> [S::I; 4] {
+    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I {
         let mask = s.splat_i(0x000F_000F);
-        [
-            s.and(word, mask),
-            s.and(s.shift_right::<4>(word), mask),
-            s.and(s.shift_right::<8>(word), mask),
-            s.and(s.shift_right::<12>(word), mask),
-        ]
+        match plane {
+            0 => s.and(word, mask),
+            1 => s.and(s.shift_right::<4>(word), mask),
+            2 => s.and(s.shift_right::<8>(word), mask),
+            _ => s.and(s.shift_right::<12>(word), mask),
+        }
     }
 
     #[inline(always)]
@@ -502,9 +500,8 @@ impl Code for Q8 {
     const MINIMUM: bool = false;
 
     #[inline(always)]
-    fn planes<S: Simd>(s: S, word: S::I) -> [S::I; 4] {
-        let low = s.low_bytes(word);
-        [low, s.high_bytes(word), low, low]
+    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I {
+        if plane == 0 { s.low_bytes(word) } else { s.high_bytes(word) }
     }
 
     #[inline(always)]
@@ -519,7 +516,8 @@ trait Weights: Copy {
     const WORDS: usize;
     const PLANES: usize;
     const MINIMUM: bool;
-    fn planes<S: Simd>(self, s: S, block: usize, word: usize) -> [S::I; 4];
+    fn word<S: Simd>(self, s: S, block: usize, word: usize) -> S::I;
+    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I;
     fn scales<S: Simd>(self, s: S, block: usize) -> [S::F; 2];
 }
 
@@ -544,8 +542,13 @@ impl<C: Code> Weights for Direct<'_, C> {
     const MINIMUM: bool = C::MINIMUM;
 
     #[inline(always)]
-    fn planes<S: Simd>(self, s: S, block: usize, word: usize) -> [S::I; 4] {
-        C::planes(s, s.load_i(&self.words[block * C::WORDS + word]))
+    fn word<S: Simd>(self, s: S, block: usize, word: usize) -> S::I {
+        s.load_i(&self.words[block * C::WORDS + word])
+    }
+
+    #[inline(always)]
+    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I {
+        C::plane(s, word, plane)
     }
 
     #[inline(always)]
@@ -567,8 +570,13 @@ impl Weights for Unpacked<'_> {
     const MINIMUM: bool = true;
 
     #[inline(always)]
-    fn planes<S: Simd>(self, s: S, block: usize, word: usize) -> [S::I; 4] {
-        [s.load_i(&self.codes[block][word]); 4]
+    fn word<S: Simd>(self, s: S, block: usize, word: usize) -> S::I {
+        s.load_i(&self.codes[block][word])
+    }
+
+    #[inline(always)]
+    fn plane<S: Simd>(_: S, word: S::I, _: usize) -> S::I {
+        word
     }
 
     #[inline(always)]
@@ -582,9 +590,9 @@ impl Weights for Unpacked<'_> {
 fn unpack<S: Simd, C: Code>(s: S, weights: Direct<'_, C>, codes: &mut [[[u32; 8]; 16]], scales: &mut [[[f32; 8]; 2]]) {
     for (block, (codes, scales)) in codes.iter_mut().zip(scales).enumerate() {
         for word in 0..C::WORDS {
-            let planes = weights.planes(s, block, word);
+            let from = weights.word(s, block, word);
             for plane in 0..C::PLANES {
-                s.store_i(planes[plane], &mut codes[word * C::PLANES + plane]);
+                s.store_i(C::plane(s, from, plane), &mut codes[word * C::PLANES + plane]);
             }
         }
         let [d, m] = weights.scales(s, block);
@@ -640,15 +648,19 @@ fn block_dots<S: Simd, W: Weights, const T: usize, const O: usize>(
 ) -> [[S::I; T]; O] {
     let mut dots = [[s.splat_i(0); T]; O];
     for word in 0..W::WORDS {
-        let mut planes = [[s.splat_i(0); 4]; O];
+        let mut words = [s.splat_i(0); O];
         for o in 0..O {
-            planes[o] = weights[o].planes(s, block, word);
+            words[o] = weights[o].word(s, block, word);
         }
         for plane in 0..W::PLANES {
+            let mut codes = [s.splat_i(0); O];
+            for o in 0..O {
+                codes[o] = W::plane(s, words[o], plane);
+            }
             for t in 0..T {
                 let pair = s.splat_i(x[t][word * W::PLANES + plane]);
                 for o in 0..O {
-                    dots[o][t] = s.add_i(dots[o][t], s.dot_pairs(planes[o][plane], pair));
+                    dots[o][t] = s.add_i(dots[o][t], s.dot_pairs(codes[o], pair));
                 }
             }
         }

@@ -2,16 +2,23 @@
 
 use super::simd::{Kernel, Simd};
 use std::arch::x86_64::*;
+use std::sync::OnceLock;
 
 /// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(());
 
 impl Avx2 {
+    /// None where the machine lacks a feature, or `SINKSTREAM_SIMD=portable` asks for plain arrays (to rule the
+    /// instruction set out as the cause of a difference, and to test the arrays).
     pub fn detect() -> Option<Self> {
-        let has =
-            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-        has.then_some(Avx2(()))
+        static FOUND: OnceLock<Option<Avx2>> = OnceLock::new();
+        *FOUND.get_or_init(|| {
+            let unwanted = std::env::var_os("SINKSTREAM_SIMD").is_some_and(|set| set == "portable");
+            let has =
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+            (has && !unwanted).then_some(Avx2(()))
+        })
     }
 
     pub fn call(self, kernel: impl Kernel) {

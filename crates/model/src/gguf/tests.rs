@@ -208,8 +208,14 @@ fn lying_arrays_and_strings() {
     assert!(pair(9, array(13, 1)).contains("no value type 13"));
     assert!(pair(99, vec![0]).contains("no value type 99"));
     let huge = pair(8, u64::MAX.to_le_bytes().to_vec());
-    assert!(huge.contains("the length of the text at byte ") && huge.contains("more than the 1048576"), "{huge}");
-    assert!(pair(8, [2u64.to_le_bytes().as_slice(), &[0xc3, 0x28]].concat()).contains("not UTF-8"));
+    assert!(
+        huge.contains("the length of the text of `x` at byte ") && huge.contains("more than the 1048576"),
+        "{huge}"
+    );
+    assert!(pair(8, [2u64.to_le_bytes().as_slice(), &[0xc3, 0x28]].concat()).contains("the text of `x` at byte "));
+    let mut bytes = File::sample().write().bytes;
+    bytes[32] = 0xff;
+    assert_eq!(refused(&bytes), "a metadata key at byte 24 is not UTF-8 text: the file is damaged, download it again");
     assert!(pair(7, vec![2]).contains("metadata `x`: a boolean is 2"));
     assert!(pair(9, [array(7, 2), vec![1, 9]].concat()).contains("a boolean is 9"));
     let long_key = lie(|file| file.pairs[0].0 = "k".repeat(1 << 16));

@@ -1,0 +1,150 @@
+// The boundary between the Rust module and the page. Plain objects only: no tensors, no callbacks, no HTML.
+// `crates/wasm` returns these shapes, `web/src/protocol.ts` builds the worker's messages from them.
+
+/** Where the model runs. */
+export type Backend = "webgpu" | "cpu";
+
+/** Which tokens stay in the cache. `window` is `sinks` with no sinks. */
+export type Policy = "dense" | "window" | "sinks";
+
+/** How one cached value is kept. */
+export type Storage = "f32" | "f16";
+
+export interface CacheSettings {
+  policy: Policy;
+  /** First tokens kept for ever; 0 unless the policy is `sinks`. */
+  sinks: number;
+  /** Last tokens kept, the current one included; ignored by `dense`. */
+  recent: number;
+  kv: Storage;
+}
+
+export interface SamplerSettings {
+  /** 0 takes the best token every time. */
+  temperature: number;
+  /** 1 to 64 best tokens are considered. */
+  top_k: number;
+  top_p: number;
+  min_p: number;
+  /** 1 is no penalty. Over the last 64 tokens. */
+  repetition_penalty: number;
+  seed: number;
+}
+
+/** One kernel run on stored inputs and compared with stored outputs. */
+export interface KernelCheck {
+  name: string;
+  ok: boolean;
+  /** Largest absolute difference. */
+  error: number;
+  tolerance: number;
+}
+
+export interface SelfTest {
+  ok: boolean;
+  checks: KernelCheck[];
+}
+
+export interface LoadProgress {
+  bytes: number;
+  /** The file's size by its own header; null until that is complete. */
+  total: number | null;
+  tensors: number;
+  tensors_total: number | null;
+}
+
+export interface ModelInfo {
+  name: string;
+  layers: number;
+  n_heads: number;
+  n_kv_heads: number;
+  head_dim: number;
+  vocab: number;
+  trained_length: number;
+  weight_bytes: number;
+}
+
+export interface CacheState {
+  /** Slots in use. */
+  held: number;
+  /** sinks + recent; for `dense` the slots allocated so far. */
+  capacity: number;
+  sinks: number;
+  /** Tokens fed since the last reset. */
+  stream: number;
+  /** Bytes of the cache's buffers, all layers. */
+  bytes: number;
+  /** What an f16 cache of the whole stream would take. */
+  dense_bytes: number;
+}
+
+/** What one call of `Engine.next` did. */
+export type Step =
+  | {
+      /** A piece of the prompt went through the model. */
+      kind: "prompt";
+      done: number;
+      total: number;
+      ms: number;
+      cache: CacheState;
+      /** Stream indices that left the cache, `[from, to)`; null if none. */
+      evicted: [number, number] | null;
+      sink_mass: Float32Array;
+    }
+  | {
+      kind: "token";
+      id: number;
+      /** Text that became complete with this token; may be empty. */
+      text: string;
+      /** -ln p of the chosen token, in nats, before any filter of the sampler. */
+      nll: number;
+      ms: number;
+      cache: CacheState;
+      evicted: [number, number] | null;
+      /** Attention on the sinks, `[layers * n_heads]`, layer by layer. */
+      sink_mass: Float32Array;
+      /** Attention on the first four slots, same order. */
+      first_mass: Float32Array;
+    }
+  | {
+      kind: "end";
+      /** `end`: the model closed its turn; `length`: `max_tokens` were written; `stopped`: `Engine.stop`. */
+      reason: "end" | "length" | "stopped";
+      /** What was left in the detokenizer. */
+      text: string;
+    };
+
+export interface SendOptions {
+  sampler: SamplerSettings;
+  /** Most tokens of one answer; 0 = no limit. */
+  max_tokens: number;
+}
+
+/** The state of one engine. Methods reject with an `Error` whose message names the thing and the remedy. */
+export class Engine {
+  private constructor();
+  /** Starts the device. Once per worker. `adapter` is only passed on to reports. */
+  static create(backend: Backend): Promise<Engine>;
+  /** Runs each kernel on stored inputs. */
+  self_test(): Promise<SelfTest>;
+  /** Begins to read a weight file; drops a model that is there. */
+  load_begin(): void;
+  /** Takes the next bytes of the file, in order, in pieces of any size. */
+  load_push(bytes: Uint8Array): Promise<LoadProgress>;
+  /** Checks that the file was complete and builds the model. */
+  load_end(): Promise<ModelInfo>;
+  /** Empties the cache and the conversation, and builds the cache that `settings` asks for. */
+  reset(settings: CacheSettings): CacheState;
+  /** Takes a message of the user; `next` then feeds it and writes the answer. */
+  send(text: string, options: SendOptions): void;
+  /** Feeds one piece of the prompt or writes one token. */
+  next(): Promise<Step>;
+  /** Ends the answer that is being written: call it between two `next`; the turn is closed in the cache by the next `send`. */
+  stop(): Step;
+  free(): void;
+}
+
+/** Bytes of the module's linear memory. */
+export function memory_bytes(): number;
+/** `{ crate, burn, cubecl, wgpu }`. */
+export function versions(): Record<string, string>;

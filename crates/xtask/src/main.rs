@@ -1,0 +1,79 @@
+//! Builds, serves and tests Sinkstream: `cargo xtask demo`, `cargo xtask test`.
+//!
+//! Depends on no other member of the workspace, so that it is there in a minute, long before Burn is.
+
+mod budget;
+mod check;
+mod demo;
+mod model;
+mod pack;
+mod page;
+mod repo;
+mod server;
+mod tidy;
+mod tools;
+mod wasm;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::repo::Repo;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, serve and test Sinkstream.")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what is missing, build the module and the page, and serve them on this machine.
+    Demo(ServeArguments),
+    /// Serve what is built already.
+    Serve(ServeArguments),
+    /// Build the WebAssembly module as wasm-pack.toml says, and hold it to its budget.
+    Wasm,
+    /// Run every check, the cheapest first.
+    Test {
+        /// Only these steps, by name; all of them where none is named.
+        steps: Vec<String>,
+    },
+}
+
+#[derive(clap::Args)]
+struct ServeArguments {
+    /// The port on 127.0.0.1; 0 takes any free one.
+    #[arg(long, default_value_t = 8017)]
+    port: u16,
+    /// Serve this GGUF file in place of the default model.
+    #[arg(long, value_name = "PATH")]
+    model: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<()> {
+    let repo = Repo::find()?;
+    match arguments.command {
+        Command::Demo(serve) => demo::demo(&repo, serve.port, serve.model.as_deref()),
+        Command::Serve(serve) => demo::serve(&repo, serve.port, serve.model.as_deref()),
+        Command::Wasm => {
+            let pack = pack::Pack::read(&repo)?;
+            let built = wasm::build(&repo, &pack)?;
+            budget::hold(&[wasm::size(&built, &pack)?])
+        }
+        Command::Test { steps } => check::run(repo, &steps),
+    }
+}

@@ -1,0 +1,41 @@
+import { defineConfig } from "@playwright/test";
+
+// `SINKSTREAM_URL` is a running server of the page, the module and the weights. Without it the built
+// page alone is served, which is enough for the specs that bring their own engine.
+const given = process.env["SINKSTREAM_URL"];
+const baseURL = given ?? "http://127.0.0.1:4173/";
+
+export default defineConfig({
+  testDir: "tests",
+  outputDir: "test-results",
+  workers: 1,
+  forbidOnly: true,
+  reporter: "list",
+  timeout: 60_000,
+  expect: { timeout: 15_000 },
+  use: {
+    baseURL,
+    viewport: { width: 1280, height: 800 },
+    launchOptions: {
+      executablePath: process.env["CHROMIUM"] || "/usr/bin/chromium",
+      args: [
+        "--headless",
+        "--no-sandbox",
+        "--enable-unsafe-webgpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+      ],
+    },
+  },
+  projects: [
+    { name: "page", testIgnore: ["real.*.spec.ts", "shots.spec.ts"] },
+    { name: "real", testMatch: "real.*.spec.ts" },
+    { name: "shots", testMatch: "shots.spec.ts" },
+  ],
+  ...(given === undefined
+    ? { webServer: { command: "npx vite preview --host 127.0.0.1 --port 4173 --strictPort", url: baseURL } }
+    : {}),
+});

@@ -1,0 +1,266 @@
+// Messages, answers, and what stays when something breaks.
+
+import { expect, type Page, test } from "@playwright/test";
+import { ask, errors, fakeGpu, GPU, mock, open, parts } from "./page.ts";
+
+const TEN = "The lamp was lit each evening, and the sea below ";
+
+test("an answer is streamed into one text node, and its ids are there at the end", async ({ page }) => {
+  const errors = await mock(page, { most: 10 });
+  await open(page, "&backend=cpu");
+  const answer = await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("10 tokens.");
+  expect(await answer.evaluate((e) => [e.childNodes.length, e.textContent])).toEqual([1, TEN]);
+  await expect(answer).toHaveAttribute("data-ids", "1000,1001,1002,1003,1004,1005,1006,1007,1008,1009");
+  await expect(page.locator(".turn.you .text")).toHaveText("Hello");
+  await expect(parts(page).message).toHaveValue("");
+  await expect(page.locator("#held")).toHaveText("50 of 1,024");
+  await expect(page.locator("#stream")).toHaveText("50");
+  await expect(page.locator("#bytes")).toHaveText("23.6 MB");
+  expect(errors).toEqual([]);
+});
+
+test("one message after another", async ({ page }) => {
+  const errors = await mock(page, { most: 10 });
+  await open(page, "&backend=cpu");
+  for (const [i, text] of ["one", "two", "three"].entries()) {
+    await ask(page, text);
+    await expect(page.locator(".turn.model .note")).toHaveCount(i + 1);
+    await expect(parts(page).note).toHaveText("10 tokens.");
+  }
+  await expect(page.locator(".turn.model .text")).toHaveText([TEN, TEN, TEN].map((t) => t.trim()));
+  await expect(page.locator("#stream")).toHaveText("150");
+  expect(errors).toEqual([]);
+});
+
+test("while an answer is written, Stop is on, Send is off and the box can be used", async ({ page }) => {
+  await mock(page, { delay: 20 });
+  await open(page, "&backend=cpu");
+  const { send, stop, message, answer, note, status } = parts(page);
+  await expect(send).toBeEnabled();
+  await expect(stop).toBeDisabled();
+  await ask(page, "Hello");
+  await expect(send).toBeDisabled();
+  await expect(stop).toBeEnabled();
+  await expect(answer).toContainText("The lamp");
+  await message.fill("My next message");
+  await message.press("Enter");
+  await expect(status).toContainText("An answer is being written");
+  await stop.click();
+  await expect(note).toHaveText(/^\d+ tokens, stopped\.$/);
+  const written = await answer.textContent();
+  await expect(send).toBeEnabled();
+  await expect(stop).toBeDisabled();
+  await page.waitForTimeout(200);
+  expect(await answer.textContent()).toBe(written);
+  await expect(message).toHaveValue("My next message");
+});
+
+test("stopping and sending again, ten times in a row", async ({ page }) => {
+  const errors = await mock(page, { delay: 1 });
+  await open(page, "&backend=cpu");
+  for (let i = 1; i <= 10; i += 1) {
+    await ask(page, `message ${i}`);
+    await expect(parts(page).answer).toContainText("The");
+    await page.keyboard.press("Escape");
+    await expect(parts(page).note).toHaveText(/stopped\.$/);
+    await expect(page.locator(".turn.model")).toHaveCount(i);
+  }
+  expect(errors).toEqual([]);
+});
+
+test("an answer can be stopped before its first token", async ({ page }) => {
+  await mock(page, { prompt: 4000, delay: 10 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText(/Reading the message: \d+ of 4,000 tokens\./);
+  await parts(page).stop.click();
+  await expect(parts(page).note).toHaveText(/^0 tokens, stopped\./);
+});
+
+test("keys: Enter sends, Shift and Enter makes a line, a composition is left alone", async ({ page }) => {
+  await mock(page, { most: 10 });
+  await open(page, "&backend=cpu");
+  const { message, log } = parts(page);
+  await message.focus();
+  await page.keyboard.type("first");
+  await page.keyboard.press("Shift+Enter");
+  await page.keyboard.type("second");
+  for (const init of [{ isComposing: true }, { keyCode: 229 }]) {
+    const prevented = await message.evaluate(
+      (box, init) =>
+        !box.dispatchEvent(
+          new KeyboardEvent("keydown", { key: "Enter", bubbles: true, cancelable: true, ...init }),
+        ),
+      init,
+    );
+    expect(prevented).toBe(false);
+  }
+  await expect(log.locator(".turn")).toHaveCount(0);
+  await expect(message).toHaveValue("first\nsecond");
+  await page.keyboard.press("Enter");
+  await expect(page.locator(".turn.you .text")).toHaveText("first\nsecond");
+  await expect(message).toBeFocused();
+  await expect(parts(page).note).toHaveText("10 tokens.");
+  await page.keyboard.press("Enter");
+  await expect(parts(page).status).toContainText("The message is empty");
+  await expect(log.locator(".turn")).toHaveCount(2);
+});
+
+test("a message sent before the model is there stays in the box", async ({ page }) => {
+  await mock(page);
+  await page.goto("/?backend=cpu");
+  const { message, status, send } = parts(page);
+  await expect(send).toBeDisabled();
+  await message.fill("Hello");
+  await message.press("Enter");
+  await expect(status).toContainText("load it, then send. Your message stays in the box.");
+  await expect(message).toHaveValue("Hello");
+});
+
+test("a prompt longer than the cache streams through and says what has left", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu&sinks=4&recent=28");
+  await ask(page, "Hello");
+  // 40 tokens through 4 + 28: indices 4 to 11 leave while it is read, three more while it writes.
+  await expect(parts(page).note).toHaveText(
+    "3 tokens. Tokens 4 to 11 of the stream left the cache meanwhile.",
+  );
+  await expect(page.locator("#held")).toHaveText("32 of 32");
+});
+
+test("a message that the engine refuses comes back", async ({ page }) => {
+  const errors = await mock(page, { most: 10, refuse: "too much" });
+  await open(page, "&backend=cpu");
+  await ask(page, "too much");
+  const { message, status, log, note } = parts(page);
+  await expect(status).toContainText("The message is longer than this cache can ever take.");
+  await expect(message).toHaveValue("too much");
+  await expect(log.locator(".turn")).toHaveCount(0);
+  await ask(page, "less");
+  await expect(note).toHaveText("10 tokens.");
+  expect(errors).toEqual([]);
+});
+
+/** After a break: what was written stays, and Start again leads to an empty cache that answers. */
+async function startsAgain(page: Page, sentence: RegExp): Promise<void> {
+  const { status, answer, note, log } = parts(page);
+  await expect(status).toContainText(sentence);
+  await expect(answer).toHaveText("The lamp was lit each");
+  await expect(note).toHaveText("5 tokens, broke off.");
+  await mock(page, { most: 10 });
+  await page.getByRole("button", { name: "Start again" }).click();
+  await expect(status).toContainText("Ready.");
+  await expect(log).toContainText("Started again with an empty cache");
+  await expect(page.locator("#stream")).toHaveText("0");
+  await expect(page.locator(".turn.model .text").first()).toHaveText("The lamp was lit each");
+  await ask(page, "Again");
+  await expect(note).toHaveText("10 tokens.");
+}
+
+test("a step that rejects", async ({ page }) => {
+  await mock(page, { rejectAt: 5 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await startsAgain(page, /The answer broke off: The device was lost\./);
+});
+
+test("a worker that dies", async ({ page }) => {
+  await mock(page, { dieAt: 5 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await startsAgain(page, /The model's worker stopped: .*unreachable executed/);
+});
+
+test("a panic that settles no promise", async ({ page }) => {
+  await mock(page, { panicAt: 5 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await startsAgain(page, /The model's worker stopped: panicked at the disco/);
+});
+
+test("a model that falls silent can be ended", async ({ page }) => {
+  await page.clock.install();
+  await mock(page, { hangAt: 5 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).answer).toHaveText("The lamp was lit each");
+  await page.clock.fastForward(61_000);
+  await page.clock.resume();
+  await expect(parts(page).status).toContainText("Nothing has come from the model for 60 s.");
+  await parts(page).stop.click();
+  await startsAgain(page, /The model had fallen silent and was ended\./);
+});
+
+test("WebGPU that breaks off twice is left for the CPU", async ({ page }) => {
+  await mock(page, { rejectAt: 5 });
+  await fakeGpu(page, GPU);
+  await open(page);
+  await ask(page, "Hello");
+  const again = page.getByRole("button", { name: "Start again" });
+  await again.click();
+  await expect(parts(page).status).toContainText("Ready.");
+  await expect(parts(page).runs).toHaveText("WebGPU · Acme Rocket 9000");
+  await ask(page, "Hello");
+  await again.click();
+  await expect(parts(page).runs).toHaveText("CPU, one thread");
+  await expect(parts(page).status).toContainText(
+    "could not be used: The answer broke off: The device was lost.",
+  );
+});
+
+test("the conversation keeps to its end, unless someone reads further up", async ({ page }) => {
+  await mock(page, { delay: 2, words: ["line\n"] });
+  await open(page, "&backend=cpu");
+  const { log, stop, note } = parts(page);
+  const fromEnd = () => log.evaluate((e) => e.scrollHeight - e.scrollTop - e.clientHeight);
+  const height = () => log.evaluate((e) => e.scrollHeight);
+  await ask(page, "Hello");
+  await expect.poll(height).toBeGreaterThan(1500);
+  expect(await fromEnd()).toBeLessThan(120);
+  await log.evaluate((e) => (e.scrollTop = 300));
+  const before = await height();
+  await expect.poll(height).toBeGreaterThan(before + 300);
+  expect(await log.evaluate((e) => e.scrollTop)).toBe(300);
+  await stop.click();
+  await expect(note).toHaveText(/stopped/);
+});
+
+test("three hundred tokens: one live region speaks, and seldom", async ({ page }) => {
+  await mock(page, { delay: 20, most: 300 });
+  await open(page, "&backend=cpu");
+  await page.evaluate(() => {
+    const seen: Record<string, number> = {};
+    Object.assign(window, { seen });
+    for (const e of document.querySelectorAll("[role=log], [role=status], [aria-live=polite]")) {
+      const name = e.getAttribute("role") ?? "region";
+      new MutationObserver(() => (seen[name] = (seen[name] ?? 0) + 1)).observe(e, {
+        childList: true,
+        characterData: true,
+        subtree: true,
+      });
+    }
+  });
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("300 tokens.");
+  const seen = await page.evaluate(() => (window as unknown as { seen: Record<string, number> }).seen);
+  await expect(parts(page).log).toHaveAttribute("aria-live", "off");
+  expect(seen["region"]).toBeGreaterThanOrEqual(2);
+  expect(seen["region"]).toBeLessThanOrEqual(12);
+  // Writing, then ready.
+  expect(seen["status"]).toBeLessThanOrEqual(2);
+});
+
+test("numbers of a speed appear while it writes", async ({ page }) => {
+  const found = errors(page);
+  await mock(page, { delay: 20, most: 60 });
+  await open(page, "&backend=cpu");
+  await expect(page.locator("#speed")).toHaveText("–");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("60 tokens.");
+  // A step takes 20 ms or more, so that there are at most 50 a second.
+  const speed = Number.parseFloat((await page.locator("#speed").textContent()) ?? "");
+  expect(speed).toBeGreaterThan(5);
+  expect(speed).toBeLessThanOrEqual(51);
+  expect(found).toEqual([]);
+});

@@ -1,0 +1,200 @@
+// Stands in for the Rust module: same boundary, no model. The specs put `const PLAN = {…};` in front
+// of this text and serve it as `pkg/wasm.js`. What it answers is fixed, so that specs can compare.
+
+const LAYERS = 30;
+const HEADS = 9;
+const PER_TOKEN = 23_040;
+const WORDS =
+  PLAN.words ?? "The lamp was lit each evening, and the sea below it never slept. ".split(/(?<= )/);
+
+const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+
+export default async function init({ module_or_path }) {
+  if (!module_or_path.href.endsWith("/pkg/wasm_bg.wasm")) throw new Error(`not the module: ${module_or_path}`);
+  if (PLAN.init === "reject") throw new Error("out of memory");
+  if (PLAN.init === "hang") await new Promise(() => {});
+}
+
+export const versions = () => ({ crate: "0.1.0", burn: "0.22.1", cubecl: "0.11.3", wgpu: "30.0.2" });
+export const memory_bytes = () => 1 << 20;
+
+export class Engine {
+  static async create(backend) {
+    const engine = new Engine();
+    engine.backend = backend;
+    engine.pending = false;
+    if (PLAN.create?.[backend] === "reject") throw new Error("the device could not be created");
+    if (PLAN.create?.[backend] === "hang") await new Promise(() => {});
+    return engine;
+  }
+
+  /** Complains, as the real module does, when a method is called while a promise is pending. */
+  alone() {
+    if (this.pending) {
+      console.error("a method was called while a promise of the engine was pending");
+      throw new Error("recursive use of an object");
+    }
+  }
+
+  async busy(work) {
+    this.alone();
+    this.pending = true;
+    try {
+      return await work();
+    } finally {
+      this.pending = false;
+    }
+  }
+
+  self_test() {
+    return this.busy(async () => {
+      const ok = PLAN.selfTest?.[this.backend] ?? true;
+      return {
+        ok,
+        checks: [
+          { name: "rms_norm", ok: true, error: 0, tolerance: 1e-5 },
+          { name: "attention", ok, error: ok ? 0 : 1, tolerance: 1e-5 },
+        ],
+      };
+    });
+  }
+
+  load_begin() {
+    this.alone();
+    this.got = 0;
+  }
+
+  load_push(bytes) {
+    return this.busy(async () => {
+      if (this.got === 0 && String.fromCharCode(...bytes.subarray(0, 4)) !== "GGUF") {
+        throw new Error(
+          "The file is not a GGUF file: it begins like a web page. Check the address of the weights.",
+        );
+      }
+      this.got += bytes.length;
+      return { bytes: this.got, total: PLAN.total ?? null, tensors: 1, tensors_total: 272 };
+    });
+  }
+
+  load_end() {
+    return this.busy(async () => {
+      if (PLAN.total !== undefined && this.got < PLAN.total)
+        throw new Error(`The file ends after ${this.got} of ${PLAN.total} bytes. Load it again.`);
+      return {
+        name: "SmolLM2-135M-Instruct",
+        layers: LAYERS,
+        n_heads: HEADS,
+        n_kv_heads: 3,
+        head_dim: 64,
+        vocab: 49_152,
+        trained_length: 8192,
+        weight_bytes: this.got,
+      };
+    });
+  }
+
+  reset(settings) {
+    this.alone();
+    this.settings = settings;
+    this.stream = 0;
+    return this.cache();
+  }
+
+  cache() {
+    const { policy, sinks, recent, kv } = this.settings;
+    const capacity = policy === "dense" ? Math.max(64, this.stream) : sinks + recent;
+    const bytes = capacity * PER_TOKEN * (kv === "f32" ? 2 : 1);
+    return {
+      held: Math.min(this.stream, capacity),
+      capacity,
+      sinks,
+      stream: this.stream,
+      bytes,
+      dense_bytes: this.stream * PER_TOKEN,
+    };
+  }
+
+  /** Feeds tokens and says which stream indices left. */
+  feed(tokens) {
+    const { sinks } = this.settings;
+    const gone = (stream) => sinks + Math.max(0, stream - this.cache().capacity);
+    const from = gone(this.stream);
+    this.stream += tokens;
+    const to = gone(this.stream);
+    return to > from ? [from, to] : null;
+  }
+
+  send(text, options) {
+    this.alone();
+    if (text === PLAN.refuse)
+      throw new Error("The message is longer than this cache can ever take. Shorten it.");
+    console.debug(`options ${JSON.stringify(options)} cache ${JSON.stringify(this.settings)}`);
+    this.left = PLAN.prompt ?? 40;
+    this.total = this.left;
+    this.written = 0;
+    this.most = options.max_tokens || PLAN.most || Number.POSITIVE_INFINITY;
+  }
+
+  next() {
+    return this.busy(async () => {
+      if (PLAN.delay) await wait(PLAN.delay);
+      if (this.left > 0) {
+        const piece = Math.min(this.left, 16);
+        this.left -= piece;
+        const evicted = this.feed(piece);
+        return {
+          kind: "prompt",
+          done: this.total - this.left,
+          total: this.total,
+          ms: 1,
+          cache: this.cache(),
+          evicted,
+          sink_mass: mass(this.stream, this.settings.sinks),
+        };
+      }
+      if (this.written === PLAN.hangAt) await new Promise(() => {});
+      if (this.written === PLAN.rejectAt) throw new Error("The device was lost. Start again.");
+      if (this.written === PLAN.dieAt) {
+        setTimeout(() => {
+          throw new Error("unreachable executed");
+        });
+        await new Promise(() => {});
+      }
+      if (this.written === PLAN.panicAt) {
+        Promise.reject(new Error("panicked at the disco"));
+        await new Promise(() => {});
+      }
+      if (this.written === this.most)
+        return { kind: "end", reason: PLAN.most === this.most ? "end" : "length", text: "" };
+      const text = WORDS[this.written % WORDS.length];
+      const id = 1000 + this.written;
+      this.written += 1;
+      const evicted = this.feed(1);
+      return {
+        kind: "token",
+        id,
+        text,
+        nll: 1,
+        ms: 1,
+        cache: this.cache(),
+        evicted,
+        sink_mass: mass(this.stream, this.settings.sinks),
+        first_mass: mass(this.stream, 1),
+      };
+    });
+  }
+
+  stop() {
+    this.alone();
+    return { kind: "end", reason: "stopped", text: "" };
+  }
+
+  free() {}
+}
+
+/** Layer `l` gives `l / 40` of its attention to the sinks, wherever the stream stands. */
+function mass(_stream, sinks) {
+  return Float32Array.from({ length: LAYERS * HEADS }, (_, i) =>
+    sinks > 0 ? Math.floor(i / HEADS) / 40 : 0,
+  );
+}

@@ -1,0 +1,122 @@
+// What the specs share: a page with the engine of `engine.mock.js`, weights of a few bytes, and a
+// record of everything that went to the console as an error.
+
+import { readFileSync } from "node:fs";
+import { expect, type Locator, type Page } from "@playwright/test";
+
+const ENGINE = readFileSync(new URL("./engine.mock.js", import.meta.url), "utf8");
+
+export type Backend = "webgpu" | "cpu";
+
+/** How the mocked engine behaves; what is left out works. Token counts are within an answer. */
+export interface Plan {
+  init?: "reject" | "hang";
+  create?: Partial<Record<Backend, "reject" | "hang">>;
+  selfTest?: Partial<Record<Backend, boolean>>;
+  /** Bytes that the file must have. */
+  total?: number;
+  /** Length of a prompt, tokens. */
+  prompt?: number;
+  words?: string[];
+  /** Milliseconds a step takes. */
+  delay?: number;
+  /** Tokens after which the model ends its answer. */
+  most?: number;
+  /** A message that the engine does not take. */
+  refuse?: string;
+  rejectAt?: number;
+  dieAt?: number;
+  panicAt?: number;
+  hangAt?: number;
+}
+
+export const GGUF = Buffer.concat([Buffer.from("GGUF"), Buffer.alloc(100_000)]);
+
+/** Serves the mocked engine and its weights. The list returned fills with console errors. */
+export async function mock(page: Page, plan: Plan = {}): Promise<string[]> {
+  await page
+    .context()
+    .route("**/pkg/wasm.js", (route) =>
+      route.fulfill({
+        contentType: "text/javascript",
+        body: `const PLAN = ${JSON.stringify(plan)};\n${ENGINE}`,
+      }),
+    );
+  await page
+    .context()
+    .route("**/models/*.gguf", (route) =>
+      route.fulfill({ contentType: "application/octet-stream", body: GGUF }),
+    );
+  return errors(page);
+}
+
+export function errors(page: Page): string[] {
+  const found: string[] = [];
+  page.on("console", (message) => {
+    if (message.type() === "error") found.push(message.text());
+  });
+  page.on("pageerror", (error) => found.push(error.message));
+  return found;
+}
+
+/** An adapter as the page sees it; without one, `requestAdapter` gives null. */
+export interface FakeAdapter {
+  features: string[];
+  limits?: Record<string, number>;
+  info: { vendor: string; architecture: string; description: string; isFallbackAdapter?: boolean };
+}
+
+export const GPU: FakeAdapter = {
+  features: ["timestamp-query"],
+  info: { vendor: "acme", architecture: "rocket", description: "Acme Rocket 9000" },
+};
+
+/** Puts `adapter` in the place of the browser's own; "missing" takes WebGPU away. */
+export async function fakeGpu(page: Page, adapter: FakeAdapter | null | "missing"): Promise<void> {
+  await page.addInitScript((adapter) => {
+    const gpu =
+      adapter === "missing"
+        ? undefined
+        : {
+            requestAdapter: async () =>
+              adapter && {
+                ...adapter,
+                features: new Set(adapter.features),
+                limits: {
+                  maxStorageBufferBindingSize: 134_217_728,
+                  maxStorageBuffersPerShaderStage: 8,
+                  maxComputeWorkgroupStorageSize: 16_384,
+                  maxComputeInvocationsPerWorkgroup: 256,
+                  ...adapter.limits,
+                },
+              },
+          };
+    Object.defineProperty(navigator, "gpu", { value: gpu, configurable: true });
+  }, adapter);
+}
+
+export const parts = (page: Page) => ({
+  status: page.getByRole("status"),
+  log: page.getByRole("log"),
+  message: page.getByRole("textbox", { name: "Message" }),
+  send: page.getByRole("button", { name: "Send" }),
+  stop: page.getByRole("button", { name: "Stop" }),
+  load: page.getByRole("button", { name: "Load the model" }),
+  bar: page.getByRole("progressbar"),
+  runs: page.locator("#runs"),
+  answer: page.locator(".turn.model .text").last(),
+  note: page.locator(".turn.model .note").last(),
+});
+
+/** Opens the page with `query` and loads the model. */
+export async function open(page: Page, query = ""): Promise<void> {
+  await page.goto(`/?load=1${query}`);
+  await expect(parts(page).status).toContainText("Ready.");
+}
+
+export async function ask(page: Page, text: string): Promise<Locator> {
+  const { message, send, answer } = parts(page);
+  await message.fill(text);
+  await send.click();
+  return answer;
+}

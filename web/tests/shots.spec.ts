@@ -1,0 +1,43 @@
+// Pictures of the page for people to look at: `npm run shots` writes them to shots/.
+
+import { expect, test } from "@playwright/test";
+import { ask, fakeGpu, GPU, mock, open, parts } from "./page.ts";
+
+const STORY =
+  "Once upon a time there was a lighthouse keeper who lived alone at the end of a long pier. Each evening he lit the lamp, wound the clock and wrote one line in his book. The sea below him never slept. Ships passed far out, small as seeds, and he counted them until the dark took them away. ".split(
+    /(?<= )/,
+  );
+
+for (const colorScheme of ["light", "dark"] as const) {
+  for (const [name, width, height] of [
+    ["wide", 1440, 900],
+    ["narrow", 390, 844],
+  ] as const) {
+    test(`${name} ${colorScheme}`, async ({ page }) => {
+      test.setTimeout(180_000);
+      await page.emulateMedia({ colorScheme });
+      await page.setViewportSize({ width, height });
+      const shot = async (what: string) => {
+        await page.screenshot({ path: `shots/${name}-${colorScheme}-${what}.png` });
+        if (name === "narrow") {
+          await page.screenshot({ path: `shots/${name}-${colorScheme}-${what}-whole.png`, fullPage: true });
+        }
+      };
+      await fakeGpu(page, GPU);
+      // The engine holds still in the middle of its answer, so that every run shows the same.
+      await mock(page, { words: STORY, hangAt: 360 });
+      await page.goto("/?sinks=4&recent=252");
+      await expect(parts(page).load).toBeEnabled();
+      await shot("1-empty");
+      await open(page, "&sinks=4&recent=252");
+      await ask(page, "Tell me a long story about a lighthouse keeper");
+      await expect(page.locator("#stream")).toHaveText("400");
+      await shot("2-writing");
+      await mock(page, { words: STORY, rejectAt: 40 });
+      await open(page, "&sinks=4&recent=252");
+      await ask(page, "Tell me a long story about a lighthouse keeper");
+      await expect(parts(page).status).toContainText("broke off");
+      await shot("3-error");
+    });
+  }
+}
