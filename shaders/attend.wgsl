@@ -3,7 +3,8 @@
 // own K and V from `qkv`, rounded as the cache rounds them. Keys are stored un-rotated: a sink key is rotated by its
 // slot, a recent key by its distance from `base`; the query has one rotation for each kind.
 // Writes the tile's largest score, its sums and its weighted V; merge.wgsl joins the tiles.
-// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, LANES, ROWS. Needs step.wgsl and storage_*.wgsl.
+// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, THREADS (of a workgroup; a tile's keys are shared among them), LANES,
+// ROWS. Needs step.wgsl and storage_*.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;
@@ -13,6 +14,8 @@
 @group(0) @binding(5) var<uniform> info: vec4<u32>;               // lane
 
 const TILE: u32 = 64u;
+const KEYS: u32 = TILE / THREADS;
+const PAIRS: u32 = max(HEAD_DIM / (2u * THREADS), 1u);
 const HALF: u32 = HEAD_DIM / 2u;
 const GROUP: u32 = N_HEADS / N_KV_HEADS;
 const QKV: u32 = (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM;
@@ -34,7 +37,7 @@ fn load_kv(at: u32, part_of: u32, kv_head: u32, channel: u32) -> vec2<f32> {
     return load_stored(at * SLOT + offset);
 }
 
-@compute @workgroup_size(64)
+@compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let lane = info.x;
     let tile = group.x;
@@ -49,7 +52,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
     // The two rotations of each query head.
     let distance = row_index(row) - base;
-    for (var i = thread; i < GROUP * HALF; i += TILE) {
+    for (var i = thread; i < GROUP * HALF; i += THREADS) {
         let g = i / HALF;
         let c = i % HALF;
         let at = row * QKV + (kv_head * GROUP + g) * HEAD_DIM + c;
@@ -68,35 +71,61 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
-    // One key a thread.
-    if (thread < count) {
-        let n = tile * TILE + thread;
-        let is_sink = n < n_sinks;
-        let index = select(row_first(row) + n - n_sinks, n, is_sink);
-        var at = IN_CHUNK | (lane_row0(lane) + index - start);
+    // Scores: KEYS keys a thread, so that they share what is read of the query.
+    var at: array<u32, KEYS>;
+    var angle: array<u32, KEYS>;
+    var sink: array<bool, KEYS>;
+    for (var i = 0u; i < KEYS; i++) {
+        let in_tile = i * THREADS + thread;
+        // Past the end the last key is read again; its score is not kept.
+        let n = tile * TILE + min(in_tile, max(count, 1u) - 1u);
+        sink[i] = n < n_sinks;
+        let index = select(row_first(row) + n - n_sinks, n, sink[i]);
+        at[i] = IN_CHUNK | (lane_row0(lane) + index - start);
         if (index < start) {
             let sinks = lane_sinks(lane);
-            at = index;
-            if (!is_sink) { at = sinks + (index - sinks) % lane_recent(lane); }
+            at[i] = index;
+            if (!sink[i]) { at[i] = sinks + (index - sinks) % lane_recent(lane); }
         }
-        place[thread] = at;
-        let angle = select(index - base, index, is_sink) * HEAD_DIM;
-        let q0 = select(GROUP * HEAD_DIM, 0u, is_sink);
-        var sums: array<f32, GROUP>;
-        for (var c = 0u; c < HALF; c += 2u) {
-            let a = load_kv(at, 0u, kv_head, c);
-            let b = load_kv(at, 0u, kv_head, c + HALF);
-            let cosine = vec2<f32>(rope[angle + c], rope[angle + c + 1u]);
-            let sine = vec2<f32>(rope[angle + HALF + c], rope[angle + HALF + c + 1u]);
-            let k_lo = a * cosine - b * sine;
-            let k_hi = a * sine + b * cosine;
-            for (var g = 0u; g < GROUP; g++) {
-                let q = q0 + g * HEAD_DIM + c;
-                sums[g] += query[q] * k_lo.x + query[q + 1u] * k_lo.y
-                    + query[q + HALF] * k_hi.x + query[q + HALF + 1u] * k_hi.y;
+        angle[i] = select(index - base, index, sink[i]) * HEAD_DIM;
+        place[in_tile] = at[i];
+    }
+    if (count > 0u) {
+        var sums: array<f32, KEYS * GROUP>;
+        // Sink keys meet one rotation of the query, recent keys the other.
+        for (var kind = 0u; kind < 2u; kind++) {
+            var any = false;
+            for (var i = 0u; i < KEYS; i++) { any = any || (sink[i] == (kind == 0u)); }
+            if (any) {
+                for (var c = 0u; c < HALF; c += 2u) {
+                    var q_lo: array<vec2<f32>, GROUP>;
+                    var q_hi: array<vec2<f32>, GROUP>;
+                    for (var g = 0u; g < GROUP; g++) {
+                        let q = (kind * GROUP + g) * HEAD_DIM + c;
+                        q_lo[g] = vec2<f32>(query[q], query[q + 1u]);
+                        q_hi[g] = vec2<f32>(query[q + HALF], query[q + HALF + 1u]);
+                    }
+                    for (var i = 0u; i < KEYS; i++) {
+                        if (sink[i] == (kind == 0u)) {
+                            let a = load_kv(at[i], 0u, kv_head, c);
+                            let b = load_kv(at[i], 0u, kv_head, c + HALF);
+                            let cosine = vec2<f32>(rope[angle[i] + c], rope[angle[i] + c + 1u]);
+                            let sine = vec2<f32>(rope[angle[i] + HALF + c], rope[angle[i] + HALF + c + 1u]);
+                            let k_lo = a * cosine - b * sine;
+                            let k_hi = a * sine + b * cosine;
+                            for (var g = 0u; g < GROUP; g++) {
+                                sums[i * GROUP + g] += dot(q_lo[g], k_lo) + dot(q_hi[g], k_hi);
+                            }
+                        }
+                    }
+                }
             }
         }
-        for (var g = 0u; g < GROUP; g++) { score[g * TILE + thread] = sums[g] * inverseSqrt(f32(HEAD_DIM)); }
+        for (var i = 0u; i < KEYS; i++) {
+            for (var g = 0u; g < GROUP; g++) {
+                score[g * TILE + i * THREADS + thread] = sums[i * GROUP + g] * inverseSqrt(f32(HEAD_DIM));
+            }
+        }
     }
     workgroupBarrier();
 
@@ -106,8 +135,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var n = 0u; n < count; n++) { largest[g] = max(largest[g], score[g * TILE + n]); }
     }
     workgroupBarrier();
-    if (thread < count) {
-        for (var g = 0u; g < GROUP; g++) { score[g * TILE + thread] = exp(score[g * TILE + thread] - largest[g]); }
+    for (var n = thread; n < count; n += THREADS) {
+        for (var g = 0u; g < GROUP; g++) { score[g * TILE + n] = exp(score[g * TILE + n] - largest[g]); }
     }
     workgroupBarrier();
     if (!live) { return; }
@@ -130,17 +159,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             part[out + 3u] = first_sum;
         }
     }
-    // Two channels a thread.
-    for (var c = thread * 2u; c < HEAD_DIM; c += 2u * TILE) {
-        var sums: array<vec2<f32>, GROUP>;
+    // V: PAIRS pairs of channels a thread, so that they share what is read of the scores.
+    for (var c = thread * 2u; c < HEAD_DIM; c += 2u * THREADS * PAIRS) {
+        var sums: array<vec2<f32>, GROUP * PAIRS>;
         for (var n = 0u; n < count; n++) {
-            let v = load_kv(place[n], 1u, kv_head, c);
-            for (var g = 0u; g < GROUP; g++) { sums[g] += score[g * TILE + n] * v; }
+            let at_n = place[n];
+            var p: array<f32, GROUP>;
+            for (var g = 0u; g < GROUP; g++) { p[g] = score[g * TILE + n]; }
+            for (var i = 0u; i < PAIRS; i++) {
+                let v = load_kv(at_n, 1u, kv_head, c + i * 2u * THREADS);
+                for (var g = 0u; g < GROUP; g++) { sums[g * PAIRS + i] += p[g] * v; }
+            }
         }
         for (var g = 0u; g < GROUP; g++) {
-            let out = ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART + 4u + c;
-            part[out] = sums[g].x;
-            part[out + 1u] = sums[g].y;
+            for (var i = 0u; i < PAIRS; i++) {
+                let channel = c + i * 2u * THREADS;
+                let out = ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART + 4u + channel;
+                part[out] = sums[g * PAIRS + i].x;
+                part[out + 1u] = sums[g * PAIRS + i].y;
+            }
         }
     }
 }

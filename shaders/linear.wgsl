@@ -1,9 +1,9 @@
-// out = epilogue(W * norm(x)): one thread takes four rows of W (half an octet) and one of SLOTS shares of the columns,
-// for TOKENS rows of x, and keeps all sums in registers. `combine` (sum_*.wgsl) adds up the shares, `norm_*.wgsl` makes
-// y = W (x g) / sqrt(mean(x^2) + eps) without a pass of its own, `store_*.wgsl` writes.
-// Preamble: MATRIX_ROWS (without padding), COLS, SLOTS, UNITS (half octets a workgroup), TOKENS, PARTS (2 where octets
-// alternate between two matrices, gate and up), GRID_X, HEAD (1: rows of x start at the step's first head row), EPS,
-// LANES, ROWS, HEAD_DIM. Needs step.wgsl and a codec.
+// out = epilogue(W * norm(x)): one thread takes HALVES * 4 rows of W (halves of an octet) and one of SLOTS shares of the
+// columns, for TOKENS rows of x, and keeps all sums in registers. `combine` (sum_*.wgsl) adds up the shares, `norm_*.wgsl`
+// makes y = W (x g) / sqrt(mean(x^2) + eps) without a pass of its own, `store_*.wgsl` writes.
+// Preamble: MATRIX_ROWS (without padding), COLS, SLOTS (1 or a multiple of 4), HALVES, UNITS (threads side by side along
+// the rows), TOKENS, PARTS (2 where octets alternate between two matrices, gate and up), GRID_X, HEAD (1: rows of x start
+// at the step's first head row), EPS, LANES, ROWS, HEAD_DIM. Needs step.wgsl and a codec.
 
 @group(0) @binding(0) var<storage, read_write> x: array<vec4<f32>>;      // (rows, cols/4)
 @group(0) @binding(1) var<storage, read_write> words: array<vec4<u32>>;
@@ -12,19 +12,24 @@
 @group(0) @binding(4) var<storage, read_write> out: array<f32>;          // (rows, matrix rows)
 
 const BLOCKS: u32 = COLS / 32u;
-const HALF_OCTETS: u32 = ((MATRIX_ROWS + 7u) / 8u) * 2u / PARTS;
+const PLACES: u32 = ((MATRIX_ROWS + 7u) / 8u) * 2u / PARTS / HALVES;
+// Four threads share a block's four steps where there are several slots.
+const BLOCK_STEP: u32 = (SLOTS + 3u) / 4u;
+const J_STEP: u32 = min(SLOTS, 4u);
+const SUMS: u32 = PARTS * HALVES * TOKENS;
 
 struct Sums {
-    acc: array<vec4<f32>, PARTS * TOKENS>, // W x, four rows
-    ss: array<f32, TOKENS>,                // sum of x^2
+    acc: array<vec4<f32>, SUMS>, // W x, four rows each
+    ss: array<f32, TOKENS>,      // sum of x^2
 }
 
 @compute @workgroup_size(UNITS * SLOTS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let unit = thread % UNITS;
     let slot = thread / UNITS;
-    // A grid is at most 65,535 workgroups wide.
-    let rows_at = (group.y * GRID_X + group.x) * UNITS + unit;
+    // A grid is at most 65,535 workgroups wide. Threads past the end repeat the last rows and store nothing.
+    let place = (group.y * GRID_X + group.x) * UNITS + unit;
+    let half0 = min(place, PLACES - 1u) * HALVES;
     var first = 0u;
     var count = step_rows();
     if (HEAD == 1u) {
@@ -33,37 +38,49 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     let token0 = group.z * TOKENS;
     var sums: Sums;
-    if (rows_at < HALF_OCTETS && token0 < count) {
-        let octet = rows_at / 2u;
-        let half_octet = rows_at % 2u;
-        for (var k = slot; k < BLOCKS * 4u; k += SLOTS) {
-            let block = k / 4u;
-            let j = k % 4u;
-            for (var p = 0u; p < PARTS; p++) {
-                let octet_block = (octet * PARTS + p) * BLOCKS + block;
-                let quads = load_quads(octet_block, half_octet, j);
-                let s = load_scales(octet_block, half_octet);
+    if (token0 < count) {
+        for (var block = slot / 4u; block < BLOCKS; block += BLOCK_STEP) {
+            var s: array<Scales, PARTS * HALVES>;
+            for (var part = 0u; part < PARTS * HALVES; part++) {
+                let half = half0 + part % HALVES;
+                s[part] = load_scales((half / 2u * PARTS + part / HALVES) * BLOCKS + block, half % 2u);
+            }
+            for (var j = slot % J_STEP; j < 4u; j += J_STEP) {
+                let lo = block * 8u + quad_lo(j);
+                let hi = block * 8u + quad_hi(j);
+                let weight_lo = weight(lo);
+                let weight_hi = weight(hi);
+                var quads: array<Quads, PARTS * HALVES>;
+                for (var part = 0u; part < PARTS * HALVES; part++) {
+                    let half = half0 + part % HALVES;
+                    quads[part] = load_quads((half / 2u * PARTS + part / HALVES) * BLOCKS + block, half % 2u, j);
+                }
                 for (var t = 0u; t < TOKENS; t++) {
-                    let row = first + min(token0 + t, count - 1u);
-                    let at = row * (COLS / 4u) + block * 8u;
-                    let x_lo = x[at + quad_lo(j)];
-                    let x_hi = x[at + quad_hi(j)];
-                    let y_lo = weigh(x_lo, block * 8u + quad_lo(j));
-                    let y_hi = weigh(x_hi, block * 8u + quad_hi(j));
-                    let product = s.d * (y_lo * quads.lo + y_hi * quads.hi);
-                    sums.acc[p * TOKENS + t] += product + s.m * dot(y_lo + y_hi, vec4<f32>(1.0));
-                    if (p == 0u) { sums.ss[t] += dot(x_lo, x_lo) + dot(x_hi, x_hi); }
+                    let at = (first + min(token0 + t, count - 1u)) * (COLS / 4u);
+                    let x_lo = x[at + lo];
+                    let x_hi = x[at + hi];
+                    sums.ss[t] += dot(x_lo, x_lo) + dot(x_hi, x_hi);
+                    let y_lo = x_lo * weight_lo;
+                    let y_hi = x_hi * weight_hi;
+                    let y_sum = dot(y_lo + y_hi, vec4<f32>(1.0));
+                    for (var part = 0u; part < PARTS * HALVES; part++) {
+                        let product = y_lo * quads[part].lo + y_hi * quads[part].hi;
+                        sums.acc[part * TOKENS + t] += s[part].d * product + s[part].m * y_sum;
+                    }
                 }
             }
         }
     }
     combine(&sums, unit, slot);
-    if (slot == 0u && rows_at < HALF_OCTETS) {
+    if (slot == 0u && place < PLACES) {
         for (var t = 0u; t < TOKENS; t++) {
             if (token0 + t < count) {
                 let factor = norm_factor(sums.ss[t]);
-                let last = (PARTS - 1u) * TOKENS + t;
-                store(token0 + t, rows_at * 4u, sums.acc[t] * factor, sums.acc[last] * factor);
+                for (var half = 0u; half < HALVES; half++) {
+                    let y = sums.acc[half * TOKENS + t] * factor;
+                    let last = sums.acc[((PARTS - 1u) * HALVES + half) * TOKENS + t] * factor;
+                    store(token0 + t, (half0 + half) * 4u, y, last);
+                }
             }
         }
     }

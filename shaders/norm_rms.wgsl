@@ -2,5 +2,5 @@
 
 @group(0) @binding(5) var<storage, read_write> gain: array<vec4<f32>>; // (cols/4)
 
-fn weigh(x: vec4<f32>, quad: u32) -> vec4<f32> { return x * gain[quad]; }
+fn weight(quad: u32) -> vec4<f32> { return gain[quad]; }
 fn norm_factor(ss: f32) -> f32 { return inverseSqrt(ss / f32(COLS) + EPS); }

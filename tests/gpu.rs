@@ -1,4 +1,5 @@
 use crate::golden::{Policies, check_logits};
+use crate::identities::{ROUNDING, ROUNDING_F16};
 use kernels::Storage;
 use model::session::{CacheSettings, Place};
 use policy::{Policy, Positions};
@@ -43,7 +44,7 @@ fn twins(place: &Place) {
             let settings = CacheSettings { policy, positions, storage };
             let (a, a_rows) = read_all(&cpu, settings, &tokens, chunk);
             let (b, b_rows) = read_all(&gpu, settings, &tokens, chunk);
-            let tolerance = if storage == Storage::F16 { 2e-2 } else { 1e-3 };
+            let tolerance = if storage == Storage::F16 { ROUNDING_F16 } else { ROUNDING };
             for (i, (a, b)) in a.iter().zip(&b).enumerate() {
                 assert!((a - b).abs() < tolerance, "{kind:?} {grid:?} {policy:?} chunk {chunk} token {i}: {a} and {b}");
             }
@@ -56,7 +57,7 @@ fn twins(place: &Place) {
                 }
                 assert_eq!(a.candidates.len(), b.candidates.len());
                 for (a, b) in a.sink_mass.iter().zip(&b.sink_mass).chain(a.first_mass.iter().zip(&b.first_mass)) {
-                    assert!((a - b).abs() < 2e-3);
+                    assert!((a - b).abs() < 5e-3);
                 }
             }
         }

@@ -5,6 +5,12 @@ use proptest::prelude::*;
 use std::rc::Rc;
 use tests::{Kind, Random, Tiny, load, read_all};
 
+/// What other orders of sums may change in a loss, in nats, of a model whose losses are around 8: activations are rounded
+/// to 16 bits before each product, and a sum that ends on the other side of a border moves all that follows.
+pub const ROUNDING: f64 = 3e-3;
+/// The same where K and V are rounded to f16 as well. A wrong view moves losses by 0.1 and more.
+pub const ROUNDING_F16: f64 = 3e-2;
+
 fn tiny(tiny: Tiny) -> Rc<Model> {
     load(&tiny.gguf(), Place::cpu()).expect("a tiny model loads").0
 }
@@ -44,12 +50,11 @@ proptest! {
         let tokens = tokens(seed, length);
         let (whole, whole_rows) = read_all(&model, settings, &tokens, chunk);
         let (single, single_rows) = read_all(&model, settings, &tokens, 1);
-        // A value that rounds to the other f16 neighbour moves the result a little.
-        let tolerance = if half { 2e-2 } else { 2e-4 };
+        let tolerance = if half { ROUNDING_F16 } else { ROUNDING };
         prop_assert!(largest_difference(&whole, &single) < tolerance);
         for (a, b) in whole_rows.iter().zip(&single_rows) {
             for (a, b) in a.sink_mass.iter().zip(&b.sink_mass).chain(a.first_mass.iter().zip(&b.first_mass)) {
-                let tolerance = if half { 2e-3 } else { 1e-5 };
+                let tolerance = if half { 5e-3 } else { 3e-4 };
                 prop_assert!((a - b).abs() < tolerance);
             }
         }
@@ -63,7 +68,7 @@ fn sinks_equal_dense_until_the_cache_is_full() {
     let run = |policy, chunk| read_all(&model, settings(policy, Positions::Slot, Storage::F32), &tokens, chunk).0;
     let dense = run(Policy::Dense, 16);
     let sinks = run(Policy::Sinks { sinks: 4, recent: 60 }, 16);
-    assert!(largest_difference(&dense[..64], &sinks[..64]) < 1e-4);
+    assert!(largest_difference(&dense[..64], &sinks[..64]) < ROUNDING);
     assert!(largest_difference(&dense[64..], &sinks[64..]) > 1e-2, "nothing changed when the cache was full");
 }
 
@@ -110,7 +115,7 @@ fn formats_of_the_same_weights_agree() {
         nll.iter().zip(&exact).map(|(a, b)| (a - b).abs()).sum::<f64>() / nll.len() as f64
     };
     let (half, eight, four) = (mean(Kind::F16), mean(Kind::Q8_0), mean(Kind::Q4_1));
-    assert!(half < 0.01 && eight < 0.1 && four < 1.5, "f16 {half}, q8 {eight}, q4 {four}");
+    assert!(half < 0.02 && eight < 0.2 && four < 2.0, "f16 {half}, q8 {eight}, q4 {four}");
     assert!(half < eight && eight < four, "fewer bits, more error: f16 {half}, q8 {eight}, q4 {four}");
 }
 

@@ -171,14 +171,14 @@ impl Tiny {
             let values: Vec<f32> = (0..rows * cols).map(|_| random.unit() * scale).collect();
             file.tensor(name, &[u64::from(cols), u64::from(rows)], kind, &values);
         };
-        matrix("token_embd.weight", vocab, d, self.kind, 1.0);
+        matrix("token_embd.weight", vocab, d, self.kind, 0.6);
         if !self.tied {
             matrix("output.weight", vocab, d, self.kind, 0.3);
         }
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}.weight");
-            matrix(&name("attn_q"), d, d, self.query_kind, 0.4);
-            matrix(&name("attn_k"), kv, d, self.kind, 0.4);
+            matrix(&name("attn_q"), d, d, self.query_kind, 0.25);
+            matrix(&name("attn_k"), kv, d, self.kind, 0.25);
             matrix(&name("attn_v"), kv, d, self.kind, 0.3);
             matrix(&name("attn_output"), d, d, self.kind, 0.3);
             matrix(&name("ffn_gate"), ff, d, self.kind, 0.3);

@@ -2,7 +2,8 @@
 //!
 //! A table for people, one JSON line last. Milliseconds are those of a whole token (30 layers and the head): the sums of
 //! each kernel's least time, so that a machine that does other work too gives usable numbers. The weights are larger than
-//! most caches, and each pass reads all. `RAYON_NUM_THREADS` sets the threads.
+//! most caches, and each pass reads all. `RAYON_NUM_THREADS` sets the threads; a word after `--` leaves only what has it in
+//! its name: weights, best, attention.
 
 use kernels::cpu::{Attend, Epilogue, Heads, Norm, Storage, append, attend, head, linear};
 use kernels::packed::{Codec, Packed};
@@ -171,7 +172,12 @@ fn main() {
         println!("{name:<28} {rows:>4} rows {ms:>9.3} ms {a_row:>8.3} ms a row");
         json.push(format!("\"{name}, {rows} rows\": {a_row:.4}"));
     };
-    for (rows, runs) in [(1, 40), (2, 20), (4, 20), (32, 4), (256, 1)] {
+    let only = std::env::args().nth(1).unwrap_or_default();
+    let wanted = |name: &&str| name.contains(only.as_str());
+    for (rows, runs) in [(1, 40), (2, 20), (4, 20), (32, 4), (256, 3)] {
+        if !wanted(&"weights") {
+            continue;
+        }
         let (layers, logits) = time_weights(&weights, rows, runs);
         show("weights of the layers", rows, layers);
         show("weights of the head", rows, logits);

@@ -61,6 +61,7 @@ impl Kernel {
                     ("COLS", p.matrix.cols),
                     ("SLOTS", spread.slots),
                     ("UNITS", spread.units),
+                    ("HALVES", spread.halves),
                     ("TOKENS", spread.tokens),
                     ("PARTS", spread.parts),
                     ("GRID_X", spread.groups.min(GRID_X)),
@@ -71,6 +72,7 @@ impl Kernel {
             Self::Attend(p) => {
                 let mut constants = heads(p);
                 constants.push(("TILES", tiles(p)));
+                constants.push(("THREADS", attend_threads(p)));
                 (constants, (p.step, vec![storage(p.storage), shader!("attend")]))
             }
             Self::Merge(p) => {
@@ -113,6 +115,7 @@ impl Kernel {
                 let spread = Spread::of(p);
                 spread.slots * spread.units
             }
+            Self::Attend(p) => attend_threads(p),
             Self::Head(_) => 256,
             _ => THREADS,
         };
@@ -166,6 +169,14 @@ fn heads(p: &AttendParams) -> Vec<(&'static str, usize)> {
     vec![("N_HEADS", p.heads.n_heads), ("N_KV_HEADS", p.heads.n_kv_heads), ("HEAD_DIM", p.heads.head_dim)]
 }
 
+/// Threads that share a tile. A software adapter loads for each thread apart, so fewer with more to do are faster.
+fn attend_threads(p: &AttendParams) -> usize {
+    match p.grid {
+        Grid::Gpu => TILE,
+        Grid::Software => 8,
+    }
+}
+
 fn tiles(p: &AttendParams) -> usize {
     p.keys.div_ceil(TILE)
 }
@@ -180,8 +191,10 @@ pub fn part_len(heads: Heads, step: StepLayout, keys: usize, gpu: bool) -> usize
 struct Spread {
     /// Threads that share the columns.
     slots: usize,
-    /// Half octets of rows a workgroup.
+    /// Threads of a workgroup side by side along the rows.
     units: usize,
+    /// Half octets of rows that a thread takes.
+    halves: usize,
     /// Rows of x that a thread takes.
     tokens: usize,
     /// Matrices that alternate.
@@ -193,13 +206,13 @@ struct Spread {
 impl Spread {
     fn of(p: &LinearParams) -> Self {
         let parts = if p.epilogue == Epilogue::SiluGate { 2 } else { 1 };
-        let (slots, units) = match p.grid {
-            Grid::Gpu => (32, 2),
-            Grid::Software => (1, 16),
+        // A software adapter loads for each thread apart: the more sums share a load the better.
+        let (slots, units, halves, tokens) = match p.grid {
+            Grid::Gpu => (32, 2, 1, p.rows.min(4)),
+            Grid::Software => (1, 8, 2, p.rows.min(8)),
         };
-        let tokens = p.rows.min(4);
-        let half_octets = p.matrix.rows.div_ceil(8) * 2 / parts;
-        Self { slots, units, tokens, parts, groups: half_octets.div_ceil(units) }
+        let places = p.matrix.rows.div_ceil(8) * 2 / parts / halves;
+        Self { slots, units, halves, tokens, parts, groups: places.div_ceil(units) }
     }
 }
 
@@ -347,20 +360,24 @@ mod tests {
             }
         }
         for storage in [Storage::F32, Storage::F16] {
-            let params = AttendParams { heads, storage, keys: 300, lane: 1, layer: 1, step, report };
-            all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
+            for grid in [Grid::Gpu, Grid::Software] {
+                let params = AttendParams { heads, storage, keys: 300, lane: 1, layer: 1, step, report, grid };
+                all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
+            }
         }
         all
     }
 
     #[test]
     fn every_shader_is_valid_wgsl_and_fits_the_smallest_device() {
+        // `unpack2x16float` is core WGSL; naga counts it apart.
+        let core = naga::valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
         for kernel in kernels() {
             let text = kernel.wgsl();
             let module = naga::front::wgsl::parse_str(&text)
                 .unwrap_or_else(|error| panic!("{kernel:?}: {}", error.emit_to_string(&text)));
             let mut validator =
-                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::empty());
+                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), core);
             if let Err(error) = validator.validate(&module) {
                 panic!("{kernel:?}: {}", error.emit_to_string(&text));
             }

@@ -67,6 +67,7 @@ pub struct AttendParams {
     pub layer: usize,
     pub step: StepLayout,
     pub report: ReportLayout,
+    pub grid: Grid,
 }
 
 /// Constants of the head's last kernel.

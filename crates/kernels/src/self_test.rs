@@ -349,6 +349,11 @@ impl Place<'_> {
         outputs
     }
 
+    fn params(&self, heads: Heads, storage: Storage, step: StepLayout) -> AttendParams {
+        let grid = self.grid.unwrap_or(Grid::Software);
+        AttendParams { heads, storage, keys: KEYS, lane: LANE, layer: LAYER, step, report: REPORT, grid }
+    }
+
     fn floats(&self, values: Vec<f32>) -> FloatBuffer {
         FloatBuffer(Some(floats(values, self.device)))
     }
@@ -449,7 +454,7 @@ impl Place<'_> {
         });
         let arena = self.words(stored_words(storage, &slots));
         let to = AttendBuffers { part: &mut part, out: &mut out, report: &mut report };
-        let params = params(heads, storage, layout);
+        let params = self.params(heads, storage, layout);
         attend(&qkv, &arena, &floats(rope, self.device), &step, to, params);
 
         let name = format!("attend {} {}", lower(storage), case.name);
@@ -480,7 +485,7 @@ impl Place<'_> {
             step.lane(LANE, &LaneStep { row0: ROW0 as u32, rows, start, base, sinks, recent });
         });
         let mut arena = self.words(stored_words(storage, &slots));
-        append(&self.floats(qkv), &step, &mut arena, params(heads, storage, layout));
+        append(&self.floats(qkv), &step, &mut arena, self.params(heads, storage, layout));
 
         let values: Box<dyn Fn(&[u32]) -> Vec<f64>> = if rounded {
             Box::new(|words| {
@@ -550,10 +555,6 @@ fn idle(turn: &[f32]) -> RowStep<'_> {
         cos: turn,
         sin: turn,
     }
-}
-
-fn params(heads: Heads, storage: Storage, step: StepLayout) -> AttendParams {
-    AttendParams { heads, storage, keys: KEYS, lane: LANE, layer: LAYER, step, report: REPORT }
 }
 
 #[cfg(test)]

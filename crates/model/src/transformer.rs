@@ -183,6 +183,7 @@ impl Workspace {
             layer: index,
             step: self.layout,
             report: self.report_layout,
+            grid: self.grid,
         };
         let eps = Some(config.eps.to_bits());
         let norm = &layer.attention_norm;

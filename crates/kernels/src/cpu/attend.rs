@@ -1,10 +1,10 @@
 //! Attention over sinks, ring and the chunk itself, with RoPE applied on read.
 //!
-//! Keys go in blocks of eight, one a lane: gathered, turned over, rotated, and then multiplied with every query that sees
-//! them. A single row works block by block, its keys split among the threads and the partial results merged; a chunk
-//! prepares all keys and values once, and then splits its rows.
+//! A single row reads each key and value once, channels in lanes, for all query heads that share it; its keys are split
+//! among the threads, and the partial results merged. A chunk prepares all keys, eight in the lanes of a tile, and all
+//! values once; then threads share its rows, and the rows of a part share each tile while it is near.
 
-use super::append::{encode, slot_of};
+use super::append::encode;
 use super::simd::{self, Kernel, Simd, dispatch};
 use super::threads::{self, Disjoint, share};
 use super::{Heads, Storage};
@@ -34,12 +34,14 @@ pub struct Attend<'a> {
 
 /// Keys of a block.
 const BLOCK: usize = 8;
-/// Room before a row's scores: the first block may begin before the first key that the row sees.
-const PAD: usize = BLOCK;
 /// Fewer keys than this are not split.
 const SPLIT_FROM: usize = 96;
-/// Rows of a chunk that one part does.
-const PART_ROWS: usize = 4;
+/// From this many blocks on a thread has two parts, so that one that is held up does not hold up all.
+const HALVE_FROM: usize = 64;
+/// The most rows of a chunk that one part does.
+const PART_ROWS: usize = 8;
+/// Keys whose values are added at once: as many as stay near.
+const NEAR_KEYS: usize = 16;
 
 /// Attention of a lane's rows. Keys older than the lane's first row come from the arena as it was before the chunk; the
 /// chunk's own are rounded to storage precision first. The report's two masses of each row and head of this layer are
@@ -84,8 +86,8 @@ struct Scratch {
     fresh: Vec<u32>,
     /// Rotated keys: `[kv_heads, blocks, head_dim]` of eight.
     tiles: Vec<[f32; BLOCK]>,
-    /// Values in the order in which a slot's words yield them: `[kv_heads, keys, head_dim]`.
-    values: Vec<u32>,
+    /// Values: `[kv_heads, keys, head_dim]`.
+    values: Vec<f32>,
     partials: Vec<f32>,
 }
 
@@ -106,11 +108,16 @@ impl Scratch {
 
 /// All keys that a chunk sees: sinks, then recent ones, oldest first.
 struct Keys<'a> {
-    /// The slot of each.
-    slots: Vec<&'a [u32]>,
+    lane: LaneStep,
+    arena: &'a [u32],
+    /// Slots of the chunk's own.
+    fresh: &'a [u32],
+    slot_words: usize,
     sinks: usize,
-    /// Stream index of the first recent one.
+    len: usize,
+    /// Stream index of the first recent one, and its place in the ring.
     oldest: u32,
+    place: usize,
     /// Sinks and recent keys never share a block, since queries are rotated differently for the two.
     blocks: Vec<KeyBlock>,
 }
@@ -126,20 +133,11 @@ struct KeyBlock {
 impl<'a> Keys<'a> {
     fn new(a: &Attend<'_>, lane: &LaneStep, arena: &'a [u32], fresh: &'a [u32]) -> Self {
         let rows = (lane.row0..lane.row0 + lane.rows).map(|row| a.step.row(row as usize));
-        let sinks = rows.clone().map(|row| row.sinks_held).max().unwrap_or(0);
+        let sinks = rows.clone().map(|row| row.sinks_held).max().unwrap_or(0).min(lane.sinks) as usize;
         let end = lane.start + lane.rows;
         let oldest = rows.filter(|row| row.index >= lane.sinks).map(|row| row.first.max(lane.sinks)).min();
         let oldest = oldest.unwrap_or(end);
-        let slot_words = a.storage.slot_words(a.heads);
-        let slot = |index: u32| {
-            let (from, slot) = match index.checked_sub(lane.start) {
-                Some(row) => (fresh, row as usize),
-                None => (arena, slot_of(lane, index).unwrap_or(usize::MAX)),
-            };
-            &from[slot * slot_words..(slot + 1) * slot_words]
-        };
-        let slots: Vec<_> = (0..sinks).chain(oldest..end).map(slot).collect();
-        let sinks = sinks as usize;
+        let len = sinks + (end - oldest) as usize;
         let blocks = |first: usize, end: usize, position: usize| {
             (first..end).step_by(BLOCK).map(move |at| KeyBlock {
                 first: at,
@@ -148,26 +146,46 @@ impl<'a> Keys<'a> {
             })
         };
         let angle = oldest.saturating_sub(lane.base) as usize;
-        let blocks = blocks(0, sinks, 0).chain(blocks(sinks, slots.len(), angle)).collect();
-        Keys { slots, sinks, oldest, blocks }
+        Keys {
+            lane: *lane,
+            arena,
+            fresh,
+            slot_words: a.storage.slot_words(a.heads),
+            sinks,
+            len,
+            oldest,
+            place: oldest.saturating_sub(lane.sinks).checked_rem(lane.recent).unwrap_or(0) as usize,
+            blocks: blocks(0, sinks, 0).chain(blocks(sinks, len, angle)).collect(),
+        }
     }
 
     fn sink_blocks(&self) -> usize {
         self.sinks.div_ceil(BLOCK)
     }
+
+    /// The words of a key and its value.
+    #[inline(always)]
+    fn slot(&self, key: usize) -> &'a [u32] {
+        let recent = key.wrapping_sub(self.sinks);
+        let index = if key < self.sinks { key } else { self.oldest as usize + recent };
+        let (from, slot) = match index.checked_sub(self.lane.start as usize) {
+            Some(row) => (self.fresh, row),
+            None if key < self.sinks => (self.arena, key),
+            None => {
+                // The ring holds no key twice, so it is passed once.
+                let (place, ring) = (self.place + recent, self.lane.recent as usize);
+                (self.arena, self.lane.sinks as usize + if place < ring { place } else { place - ring })
+            }
+        };
+        &from[slot * self.slot_words..(slot + 1) * self.slot_words]
+    }
 }
 
-/// The keys that a row sees: the first sinks, and a range of the recent ones.
+/// The keys that a row sees: the first sinks, and a range of the recent ones, counted from the first of those.
 #[derive(Clone)]
 struct View {
     sinks: usize,
     recent: Range<usize>,
-}
-
-impl View {
-    fn len(&self) -> usize {
-        self.sinks + self.recent.len()
-    }
 }
 
 #[derive(Clone, Copy)]
@@ -185,11 +203,10 @@ impl Call<'_> {
         let row = self.a.step.row(row);
         let keys = self.keys;
         let recent = if row.index < self.lane.sinks {
-            keys.sinks..keys.sinks
+            0..0
         } else {
             let first = row.first.max(self.lane.sinks);
-            let at = |index: u32| keys.sinks + (index - keys.oldest) as usize;
-            at(first)..at(row.index + 1)
+            (first - keys.oldest) as usize..(row.index + 1 - keys.oldest) as usize
         };
         View { sinks: (row.sinks_held as usize).min(keys.sinks), recent }
     }
@@ -198,7 +215,11 @@ impl Call<'_> {
     fn one_row(&self, partials: &mut Vec<f32>) {
         let heads = self.a.heads;
         let blocks = self.keys.blocks.len();
-        let parts = if blocks * BLOCK < SPLIT_FROM { 1 } else { threads::threads().min(blocks) };
+        let parts = match threads::threads() {
+            _ if blocks * BLOCK < SPLIT_FROM => 1,
+            threads if blocks < HALVE_FROM * threads => threads.min(blocks),
+            threads => 2 * threads,
+        };
         // A head's values, then greatest score, sum of weights, weights of sinks and of the first keys.
         let stride = heads.head_dim + 4;
         partials.resize(parts * heads.n_heads * stride, 0.0);
@@ -209,34 +230,36 @@ impl Call<'_> {
             let partials = unsafe { shared.range(part * size..(part + 1) * size) };
             dispatch(OneRow { call: self, blocks: share(blocks, part, parts), partials });
         });
+        let mut merged = vec![0.0; heads.head_dim];
         for head in 0..heads.n_heads {
             let partial = |part: usize| &partials[(part * heads.n_heads + head) * stride..][..stride];
             let greatest = (0..parts).map(|part| partial(part)[heads.head_dim]).fold(f32::NEG_INFINITY, f32::max);
-            let mut out = vec![0.0; heads.head_dim];
+            merged.fill(0.0);
             let mut sums = [0.0; 3];
             for part in 0..parts {
                 let (values, rest) = partial(part).split_at(heads.head_dim);
                 let factor = (rest[0] - greatest).exp();
-                out.iter_mut().zip(values).for_each(|(out, value)| *out += value * factor);
+                merged.iter_mut().zip(values).for_each(|(out, value)| *out += value * factor);
                 sums.iter_mut().zip(&rest[1..]).for_each(|(sum, x)| *sum += x * factor);
             }
-            self.finish(self.lane.row0 as usize, head, &out, sums);
+            self.finish(self.lane.row0 as usize, head, &merged, sums);
         }
     }
 
     /// A chunk: all keys and values are prepared, then threads share the rows.
-    fn chunk(&self, tiles: &mut Vec<[f32; BLOCK]>, values: &mut Vec<u32>) {
+    fn chunk(&self, tiles: &mut Vec<[f32; BLOCK]>, values: &mut Vec<f32>) {
         let Heads { n_kv_heads, head_dim, .. } = self.a.heads;
         tiles.resize(n_kv_heads * self.keys.blocks.len() * head_dim, [0.0; BLOCK]);
-        values.resize(n_kv_heads * self.keys.slots.len() * head_dim, 0);
+        values.resize(n_kv_heads * self.keys.len * head_dim, 0.0);
         let (shared_tiles, shared_values) = (Disjoint::new(tiles), Disjoint::new(values));
         threads::run(self.keys.blocks.len(), |block| {
             dispatch(Prepare { call: self, block, tiles: &shared_tiles, values: &shared_values });
         });
         let rows = self.lane.rows as usize;
-        threads::run(rows.div_ceil(PART_ROWS), |part| {
+        let part_rows = (rows / (4 * threads::threads())).clamp(1, PART_ROWS);
+        threads::run(rows.div_ceil(part_rows), |part| {
             let row0 = self.lane.row0 as usize;
-            let rows = row0 + part * PART_ROWS..row0 + rows.min((part + 1) * PART_ROWS);
+            let rows = row0 + part * part_rows..row0 + rows.min((part + 1) * part_rows);
             dispatch(ChunkRows { call: self, rows, tiles, values });
         });
     }
@@ -250,23 +273,12 @@ impl Call<'_> {
         let (out, masses) = unsafe { (self.out.range(at..at + head_dim), self.report.range(mass_at..mass_at + 2)) };
         masses[0] = sums[1] / sums[0];
         masses[1] = sums[2] / sums[0];
-        match self.a.storage {
-            Storage::F32 => out.iter_mut().zip(values).for_each(|(out, value)| *out = value / sums[0]),
-            Storage::F16 => {
-                // Sixteen channels come as the eight even ones, then the eight odd ones.
-                for (out, values) in out.as_chunks_mut::<16>().0.iter_mut().zip(values.as_chunks::<16>().0) {
-                    for i in 0..8 {
-                        out[2 * i] = values[i] / sums[0];
-                        out[2 * i + 1] = values[8 + i] / sums[0];
-                    }
-                }
-            }
-        }
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = value / sums[0]);
     }
 
     /// The queries of some heads, rotated for sink keys or for recent ones, scaled by `1 / sqrt(head_dim)`.
     #[inline(always)]
-    fn rotate_queries(&self, row: usize, sink: bool, head: usize, queries: &mut [f32]) {
+    fn rotate_queries<S: Simd>(&self, s: S, row: usize, sink: bool, head: usize, queries: &mut [f32]) {
         let head_dim = self.a.heads.head_dim;
         let half = head_dim / 2;
         let step = self.a.step.row(row);
@@ -276,13 +288,19 @@ impl Call<'_> {
             let position = step.index.saturating_sub(self.lane.base) as usize;
             self.a.rope[position * head_dim..(position + 1) * head_dim].split_at(half)
         };
-        let scale = 1.0 / (head_dim as f32).sqrt();
+        let (cos, sin) = (cos.as_chunks::<8>().0, sin.as_chunks::<8>().0);
+        let scale = s.splat(1.0 / (head_dim as f32).sqrt());
         for (i, query) in queries.chunks_exact_mut(head_dim).enumerate() {
             let q = &self.qkv[row * self.a.heads.qkv_cols() + (head + i) * head_dim..][..head_dim];
+            let (x, y) = q.split_at(half);
+            let (x, y) = (x.as_chunks::<8>().0, y.as_chunks::<8>().0);
             let (low, high) = query.split_at_mut(half);
-            for i in 0..half {
-                low[i] = (q[i] * cos[i] - q[i + half] * sin[i]) * scale;
-                high[i] = (q[i] * sin[i] + q[i + half] * cos[i]) * scale;
+            let (low, high) = (low.as_chunks_mut::<8>().0, high.as_chunks_mut::<8>().0);
+            for i in 0..cos.len() {
+                let (cos, sin) = (s.load(&cos[i]), s.load(&sin[i]));
+                let [x, y] = rotate(s, s.load(&x[i]), s.load(&y[i]), cos, sin);
+                s.store(s.mul(x, scale), &mut low[i]);
+                s.store(s.mul(y, scale), &mut high[i]);
             }
         }
     }
@@ -327,7 +345,7 @@ impl Call<'_> {
     ) {
         let words = self.head_words();
         let rows: [&[[u32; 8]]; BLOCK] = std::array::from_fn(|lane| {
-            let slot = self.keys.slots[block.first + lane.min(block.len - 1)];
+            let slot = self.keys.slot(block.first + lane.min(block.len - 1));
             slot[kv_head * words..(kv_head + 1) * words].as_chunks().0
         });
         for group in 0..words / 8 {
@@ -355,11 +373,22 @@ impl Call<'_> {
         let (cos, sin) = angles.split_at(half);
         for i in 0..half {
             let (x, y, cos, sin) = (s.load(&low[i]), s.load(&high[i]), s.load(&cos[i]), s.load(&sin[i]));
-            let minus_y = s.sub(s.splat(0.0), y);
-            s.store(s.mul_add(minus_y, sin, s.mul(x, cos)), &mut low[i]);
-            s.store(s.mul_add(y, cos, s.mul(x, sin)), &mut high[i]);
+            let [x, y] = rotate(s, x, y, cos, sin);
+            s.store(x, &mut low[i]);
+            s.store(y, &mut high[i]);
         }
     }
+}
+
+#[inline(always)]
+fn rotate<S: Simd>(s: S, x: S::F, y: S::F, cos: S::F, sin: S::F) -> [S::F; 2] {
+    [s.mul_sub(x, cos, s.mul(y, sin)), s.mul_add(y, cos, s.mul(x, sin))]
+}
+
+/// Eight values of a slot, from value `8 * n`.
+#[inline(always)]
+fn eight<S: Simd, const HALF: bool>(s: S, words: &[u32], n: usize) -> S::F {
+    if HALF { s.halves(&words.as_chunks().0[n]) } else { s.as_f(s.load_i(&words.as_chunks().0[n])) }
 }
 
 /// Query heads that are done at once, of `left`: few variants, since each is compiled for each instruction set.
@@ -376,6 +405,7 @@ fn scores<S: Simd, const G: usize, const B: usize>(
 ) -> [[S::F; B]; G] {
     let head_dim = tiles[0].len();
     let queries: [&[f32]; G] = std::array::from_fn(|g| &queries[g * head_dim..(g + 1) * head_dim]);
+    let tiles = tiles.map(|tile| &tile[..head_dim]);
     let mut sums = [[s.splat(0.0); B]; G];
     for i in 0..head_dim {
         let mut keys = [s.splat(0.0); B];
@@ -392,72 +422,108 @@ fn scores<S: Simd, const G: usize, const B: usize>(
     sums
 }
 
-/// Scores become weights `exp(score - greatest)`. Returns the greatest score, and the sums of all weights, of those of
-/// the first `sinks` and of the first `first`.
+/// Scores, of sink keys and of recent ones, become weights `exp(score - greatest)`. Returns the greatest score, and the
+/// sums of all weights, of those of sinks and of the first `first`.
 #[inline(always)]
-fn softmax<S: Simd>(s: S, scores: &mut [f32], sinks: usize, first: usize) -> [f32; 4] {
+fn softmax<S: Simd>(s: S, scores: [&mut [f32]; 2], first: usize) -> [f32; 4] {
     let mut greatest = f32::NEG_INFINITY;
-    for score in scores.iter() {
-        greatest = if *score > greatest { *score } else { greatest };
-    }
-    let mut total = 0.0;
-    for chunk in scores.chunks_mut(128) {
-        let mut sum = s.splat(0.0);
-        let (eights, rest) = chunk.as_chunks_mut::<8>();
+    for scores in &scores {
+        let (eights, rest) = scores.as_chunks::<8>();
+        let mut greatest8 = s.splat(greatest);
         for x in eights {
-            let weight = simd::exp(s, s.sub(s.load(x), s.splat(greatest)));
-            sum = s.add(sum, weight);
-            s.store(weight, x);
+            greatest8 = s.max(s.load(x), greatest8);
         }
-        let mut last = [f32::NEG_INFINITY; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        s.store(simd::exp(s, s.sub(s.load(&last), s.splat(greatest))), &mut last);
-        rest.copy_from_slice(&last[..rest.len()]);
-        total += f64::from(simd::sum(s, sum)) + rest.iter().map(|&x| f64::from(x)).sum::<f64>();
+        greatest = rest.iter().fold(simd::greatest(s, greatest8), |a, &b| a.max(b));
     }
-    let mass = |n: usize| scores[..n].iter().map(|&x| f64::from(x)).sum::<f64>() as f32;
-    [greatest, total as f32, mass(sinks), mass(first)]
+    let mut totals = [0.0; 2];
+    let mut firsts = 0.0;
+    let mut left = first;
+    for (scores, whole) in scores.into_iter().zip(&mut totals) {
+        for chunk in scores.chunks_mut(128) {
+            let mut sum = s.splat(0.0);
+            let (eights, rest) = chunk.as_chunks_mut::<8>();
+            for x in eights {
+                let weight = simd::exp(s, s.sub(s.load(x), s.splat(greatest)));
+                sum = s.add(sum, weight);
+                s.store(weight, x);
+            }
+            let mut last = [f32::NEG_INFINITY; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            s.store(simd::exp(s, s.sub(s.load(&last), s.splat(greatest))), &mut last);
+            rest.copy_from_slice(&last[..rest.len()]);
+            *whole += f64::from(simd::sum(s, sum)) + rest.iter().map(|&x| f64::from(x)).sum::<f64>();
+        }
+        let these = left.min(scores.len());
+        firsts += scores[..these].iter().map(|&x| f64::from(x)).sum::<f64>();
+        left -= these;
+    }
+    [greatest, (totals[0] + totals[1]) as f32, totals[0] as f32, firsts as f32]
 }
 
 /// Where a head's values lie.
 trait Values: Copy {
-    /// The words of a key's value.
-    fn words(&self, key: usize) -> &[u32];
+    /// Eight channels of a key's value, from channel `8 * n`.
+    fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F;
 }
 
 /// In the slots.
 #[derive(Clone, Copy)]
-struct SlotValues<'a> {
+struct SlotValues<'a, const HALF: bool> {
     slots: &'a [&'a [u32]],
     at: usize,
     len: usize,
 }
 
-impl Values for SlotValues<'_> {
+impl<const HALF: bool> Values for SlotValues<'_, HALF> {
     #[inline(always)]
-    fn words(&self, key: usize) -> &[u32] {
-        &self.slots[key][self.at..self.at + self.len]
+    fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F {
+        eight::<S, HALF>(s, &self.slots[key][self.at..self.at + self.len], n)
     }
 }
 
 /// Widened to single precision.
 #[derive(Clone, Copy)]
 struct WideValues<'a> {
-    words: &'a [u32],
+    values: &'a [[f32; 8]],
     len: usize,
 }
 
 impl Values for WideValues<'_> {
     #[inline(always)]
-    fn words(&self, key: usize) -> &[u32] {
-        &self.words[key * self.len..(key + 1) * self.len]
+    fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F {
+        s.load(&self.values[key * self.len..(key + 1) * self.len][n])
     }
 }
 
-/// Adds the values of keys `keys`, times the weights of `G` heads, to `out` (`G` times `head_dim`, in storage order).
+/// [`add_values`] for all heads of a row that share the values.
+#[inline(always)]
+fn add_row<S: Simd, V: Values>(
+    s: S,
+    values: V,
+    keys: Range<usize>,
+    weights: &[f32],
+    stride: usize,
+    out: &mut [f32],
+    head_dim: usize,
+) {
+    let heads = out.len() / head_dim;
+    let mut head = 0;
+    while head < heads {
+        let group = group_of(heads - head);
+        let weights = &weights[head * stride..];
+        let out = &mut out[head * head_dim..(head + group) * head_dim];
+        match group {
+            3 => add_values::<S, V, 3>(s, values, keys.clone(), weights, stride, out),
+            _ => add_values::<S, V, 1>(s, values, keys.clone(), weights, stride, out),
+        }
+        head += group;
+    }
+}
+
+/// Adds the values of keys `keys`, times the weights of `G` heads, to `out` (`G` times `head_dim`).
 /// The weights of head `g` begin at `weights[g * stride]`.
 #[inline(always)]
-fn add_values<S: Simd, V: Values, const HALF: bool, const G: usize>(
+fn add_values<S: Simd, V: Values, const G: usize>(
     s: S,
     values: V,
     keys: Range<usize>,
@@ -468,18 +534,18 @@ fn add_values<S: Simd, V: Values, const HALF: bool, const G: usize>(
     let vectors = out.len() / G / 8;
     let mut at = 0;
     while S::WIDE && at + 4 <= vectors {
-        add_vectors::<S, V, HALF, G, 4>(s, values, keys.clone(), weights, stride, out, at);
+        add_vectors::<S, V, G, 4>(s, values, keys.clone(), weights, stride, out, at);
         at += 4;
     }
     while at < vectors {
-        add_vectors::<S, V, HALF, G, 2>(s, values, keys.clone(), weights, stride, out, at);
+        add_vectors::<S, V, G, 2>(s, values, keys.clone(), weights, stride, out, at);
         at += 2;
     }
 }
 
-/// `N` (even) of the vectors of [`add_values`], from vector `at`.
+/// `N` of the vectors of [`add_values`], from vector `at`.
 #[inline(always)]
-fn add_vectors<S: Simd, V: Values, const HALF: bool, const G: usize, const N: usize>(
+fn add_vectors<S: Simd, V: Values, const G: usize, const N: usize>(
     s: S,
     values: V,
     keys: Range<usize>,
@@ -498,25 +564,15 @@ fn add_vectors<S: Simd, V: Values, const HALF: bool, const G: usize, const N: us
         }
     }
     for (i, key) in keys.enumerate() {
-        let words = values.words(key).as_chunks::<8>().0;
-        let mut value = [s.splat(0.0); N];
-        if HALF {
-            let words = &words[at / 2..(at + N) / 2];
-            for n in 0..N / 2 {
-                let word = s.load_i(&words[n]);
-                value[2 * n] = simd::low_halves(s, word);
-                value[2 * n + 1] = simd::high_halves(s, word);
-            }
-        } else {
-            let words = &words[at..at + N];
-            for n in 0..N {
-                value[n] = s.as_f(s.load_i(&words[n]));
-            }
-        }
+        // Three weights, one value and twelve sums are all the registers there are.
+        let mut weight = [s.splat(0.0); G];
         for g in 0..G {
-            let weight = s.splat(weights[g][i]);
-            for n in 0..N {
-                sums[g][n] = s.mul_add(weight, value[n], sums[g][n]);
+            weight[g] = s.splat(weights[g][i]);
+        }
+        for n in 0..N {
+            let value = values.eight(s, key, at + n);
+            for g in 0..G {
+                sums[g][n] = s.mul_add(weight[g], value, sums[g][n]);
             }
         }
     }
@@ -524,6 +580,21 @@ fn add_vectors<S: Simd, V: Values, const HALF: bool, const G: usize, const N: us
         for n in 0..N {
             s.store(sums[g][n], &mut out[g * vectors + at + n]);
         }
+    }
+}
+
+/// The vectors of the low and of the high half of some channels.
+#[derive(Clone, Copy)]
+struct Halves<'a> {
+    low: &'a [[f32; 8]],
+    high: &'a [[f32; 8]],
+}
+
+impl<'a> Halves<'a> {
+    #[inline(always)]
+    fn new(channels: &'a [f32], half: usize) -> Self {
+        let (low, high) = channels.as_chunks().0.split_at(half);
+        Halves { low, high: &high[..half] }
     }
 }
 
@@ -537,91 +608,132 @@ struct OneRow<'a> {
 impl Kernel for OneRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        match self.call.a.storage {
+            Storage::F16 => self.keys::<S, true>(s),
+            Storage::F32 => self.keys::<S, false>(s),
+        }
+    }
+}
+
+impl OneRow<'_> {
+    #[inline(always)]
+    fn keys<S: Simd, const HALF: bool>(self, s: S) {
         let Heads { n_heads, n_kv_heads, head_dim } = self.call.a.heads;
+        let heads = n_heads / n_kv_heads;
         let row = self.call.lane.row0 as usize;
         let keys = self.call.keys;
         let blocks = &keys.blocks[self.blocks.clone()];
         let first = blocks.first().map_or(0, |block| block.first);
         let end = blocks.last().map_or(0, |block| block.first + block.len);
+        // The last block writes eight scores even where it has fewer keys.
         let stride = end - first + BLOCK;
-        // Queries for sinks and for recent keys, a tile, its angles, the scores.
+        // Queries for sinks and for recent keys, the sums of values, the scores.
         let mut scratch = SCORES.take();
-        scratch.resize(2 * n_heads * head_dim + 2 * BLOCK * head_dim + n_heads * stride, 0.0);
+        scratch.resize(3 * n_heads * head_dim + n_heads * stride, 0.0);
         let (queries, rest) = scratch.split_at_mut(2 * n_heads * head_dim);
-        let (tiles, weights) = rest.split_at_mut(2 * BLOCK * head_dim);
-        let (tile, angles) = tiles.as_chunks_mut::<BLOCK>().0.split_at_mut(head_dim);
+        let (out, weights) = rest.split_at_mut(n_heads * head_dim);
         let (sink_queries, recent_queries) = queries.split_at_mut(n_heads * head_dim);
-        self.call.rotate_queries(row, true, 0, sink_queries);
-        self.call.rotate_queries(row, false, 0, recent_queries);
+        self.call.rotate_queries(s, row, true, 0, sink_queries);
+        self.call.rotate_queries(s, row, false, 0, recent_queries);
+        let kv_words = n_kv_heads * self.call.head_words();
         for block in blocks {
+            // Slots lie too far apart for the machine to see them coming.
+            for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
+                simd::prefetch(s, &keys.slot(key)[..kv_words]);
+            }
+            let mut slots = [&[][..]; BLOCK];
+            for (lane, slot) in slots.iter_mut().enumerate() {
+                *slot = keys.slot(block.first + lane.min(block.len - 1));
+            }
             let queries = if block.first < keys.sinks { &*sink_queries } else { &*recent_queries };
-            self.call.angles(s, *block, angles);
-            let at = block.first - first;
             for kv_head in 0..n_kv_heads {
-                self.call.key_tile(s, *block, kv_head, angles, tile);
-                let heads = n_heads / n_kv_heads;
                 let mut done = 0;
                 while done < heads {
                     let head = kv_head * heads + done;
-                    let (q, w) = (&queries[head * head_dim..], &mut weights[head * stride + at..]);
-                    match group_of(heads - done) {
-                        3 => score_block::<S, 3>(s, q, tile, w, stride),
-                        _ => score_block::<S, 1>(s, q, tile, w, stride),
+                    let group = group_of(heads - done);
+                    let q = &queries[head * head_dim..(head + group) * head_dim];
+                    let w = &mut weights[head * stride + block.first - first..];
+                    match (group, head_dim) {
+                        (3, 64) => self.score_block::<S, HALF, 4, 3>(s, *block, slots, kv_head, q, w, stride),
+                        (3, _) => self.score_block::<S, HALF, 0, 3>(s, *block, slots, kv_head, q, w, stride),
+                        _ => self.score_block::<S, HALF, 0, 1>(s, *block, slots, kv_head, q, w, stride),
                     }
-                    done += group_of(heads - done);
+                    done += group;
                 }
             }
         }
-        let words = self.call.head_words();
         // Keys of this part that are sinks, and that are among the first.
         let sinks = keys.sinks.clamp(first, end) - first;
         let firsts = FIRST_KEYS.clamp(first, end) - first;
-        for kv_head in 0..n_kv_heads {
-            let values = SlotValues { slots: &keys.slots, at: (n_kv_heads + kv_head) * words, len: words };
-            let heads = n_heads / n_kv_heads;
-            let mut done = 0;
-            while done < heads {
-                let group = group_of(heads - done);
-                let head = kv_head * heads + done;
-                let mut out = vec![0.0; group * head_dim];
-                let weights = &mut weights[head * stride..(head + group) * stride];
-                for g in 0..group {
-                    let sums = softmax(s, &mut weights[g * stride..][..end - first], sinks, firsts);
-                    let partial = &mut self.partials[(head + g) * (head_dim + 4)..][..head_dim + 4];
-                    partial[head_dim..].copy_from_slice(&sums);
-                }
-                let half = self.call.a.storage == Storage::F16;
-                let range = first..end;
-                match (group, half) {
-                    (3, true) => add_values::<S, _, true, 3>(s, values, range, weights, stride, &mut out),
-                    (_, true) => add_values::<S, _, true, 1>(s, values, range, weights, stride, &mut out),
-                    (3, false) => add_values::<S, _, false, 3>(s, values, range, weights, stride, &mut out),
-                    (_, false) => add_values::<S, _, false, 1>(s, values, range, weights, stride, &mut out),
-                }
-                for g in 0..group {
-                    self.partials[(head + g) * (head_dim + 4)..][..head_dim]
-                        .copy_from_slice(&out[g * head_dim..(g + 1) * head_dim]);
-                }
-                done += group;
+        for head in 0..n_heads {
+            let (sinks, recent) = weights[head * stride..][..end - first].split_at_mut(sinks);
+            let sums = softmax(s, [sinks, recent], firsts);
+            self.partials[head * (head_dim + 4) + head_dim..][..4].copy_from_slice(&sums);
+        }
+        out.fill(0.0);
+        let words = self.call.head_words();
+        for near in (first..end).step_by(NEAR_KEYS) {
+            let near = near..end.min(near + NEAR_KEYS);
+            for key in near.end..end.min(near.end + NEAR_KEYS) {
+                simd::prefetch(s, &keys.slot(key)[kv_words..]);
             }
+            let mut slots = [&[][..]; NEAR_KEYS];
+            for (slot, key) in slots.iter_mut().zip(near.clone()) {
+                *slot = keys.slot(key);
+            }
+            let slots = &slots[..near.len()];
+            for kv_head in 0..n_kv_heads {
+                let values = SlotValues::<HALF> { slots, at: (n_kv_heads + kv_head) * words, len: words };
+                let weights = &weights[kv_head * heads * stride + near.start - first..];
+                let out = &mut out[kv_head * heads * head_dim..(kv_head + 1) * heads * head_dim];
+                add_row(s, values, 0..near.len(), weights, stride, out, head_dim);
+            }
+        }
+        for (partial, out) in self.partials.chunks_exact_mut(head_dim + 4).zip(out.chunks_exact(head_dim)) {
+            partial[..head_dim].copy_from_slice(out);
         }
         SCORES.set(scratch);
     }
-}
 
-/// Scores of one block; head `g` writes its eight at `weights[g * stride]`.
-#[inline(always)]
-fn score_block<S: Simd, const G: usize>(
-    s: S,
-    queries: &[f32],
-    tile: &[[f32; BLOCK]],
-    weights: &mut [f32],
-    stride: usize,
-) {
-    let sums = scores::<S, G, 1>(s, queries, [tile]);
-    for g in 0..G {
-        if let Some(to) = weights[g * stride..].first_chunk_mut() {
-            s.store(sums[g][0], to);
+    /// Scores of one block; query `g` writes its eight at `weights[g * stride]`. A head has `16 * N` channels; any number
+    /// where `N` is 0.
+    #[inline(always)]
+    fn score_block<S: Simd, const HALF: bool, const N: usize, const G: usize>(
+        &self,
+        s: S,
+        block: KeyBlock,
+        slots: [&[u32]; BLOCK],
+        kv_head: usize,
+        queries: &[f32],
+        weights: &mut [f32],
+        stride: usize,
+    ) {
+        let half = if N > 0 { N } else { self.call.a.heads.head_dim / 16 };
+        let head_dim = 16 * half;
+        let words = if HALF { head_dim / 2 } else { head_dim };
+        let queries: [_; G] = std::array::from_fn(|g| Halves::new(&queries[g * head_dim..(g + 1) * head_dim], half));
+        let mut sums = [[s.splat(0.0); BLOCK]; G];
+        for lane in 0..BLOCK {
+            let key = lane.min(block.len - 1);
+            let (low, high) = slots[lane][kv_head * words..(kv_head + 1) * words].split_at(words / 2);
+            let angles = Halves::new(&self.call.a.rope[(block.position + key) * head_dim..][..head_dim], half);
+            let mut sum = [s.splat(0.0); G];
+            for n in 0..half {
+                let (x, y) = (eight::<S, HALF>(s, low, n), eight::<S, HALF>(s, high, n));
+                let [x, y] = rotate(s, x, y, s.load(&angles.low[n]), s.load(&angles.high[n]));
+                for g in 0..G {
+                    let (low, high) = (s.load(&queries[g].low[n]), s.load(&queries[g].high[n]));
+                    sum[g] = s.mul_add(y, high, s.mul_add(x, low, sum[g]));
+                }
+            }
+            for g in 0..G {
+                sums[g][lane] = sum[g];
+            }
+        }
+        for g in 0..G {
+            if let Some(to) = weights[g * stride..].first_chunk_mut() {
+                s.store(s.sums(sums[g]), to);
+            }
         }
     }
 }
@@ -631,7 +743,7 @@ struct Prepare<'a> {
     call: &'a Call<'a>,
     block: usize,
     tiles: &'a Disjoint<'a, [f32; BLOCK]>,
-    values: &'a Disjoint<'a, u32>,
+    values: &'a Disjoint<'a, f32>,
 }
 
 impl Kernel for Prepare<'_> {
@@ -648,24 +760,15 @@ impl Kernel for Prepare<'_> {
             // SAFETY: parts have different blocks.
             let tile = unsafe { self.tiles.range(at..at + head_dim) };
             self.call.key_tile(s, block, kv_head, &angles, tile);
-            let at = (kv_head * keys.slots.len() + block.first) * head_dim;
+            let at = (kv_head * keys.len + block.first) * head_dim;
             // SAFETY: parts have different blocks, and blocks different keys.
             let values = unsafe { self.values.range(at..at + block.len * head_dim) };
             for (i, value) in values.chunks_exact_mut(head_dim).enumerate() {
-                let slot = keys.slots[block.first + i];
-                let from = &slot[(n_kv_heads + kv_head) * words..][..words];
-                match self.call.a.storage {
-                    Storage::F32 => value.copy_from_slice(from),
-                    Storage::F16 => {
-                        let value = value.as_chunks_mut::<16>().0;
-                        for (value, word) in value.iter_mut().zip(from.as_chunks::<8>().0) {
-                            let word = s.load_i(word);
-                            let (even, odd) = value.split_at_mut(8);
-                            if let (Some(even), Some(odd)) = (even.as_mut_array(), odd.as_mut_array()) {
-                                s.store_i(s.as_i(simd::low_halves(s, word)), even);
-                                s.store_i(s.as_i(simd::high_halves(s, word)), odd);
-                            }
-                        }
+                let from = &keys.slot(block.first + i)[(n_kv_heads + kv_head) * words..][..words];
+                for (n, value) in value.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    match self.call.a.storage {
+                        Storage::F32 => s.store(eight::<S, false>(s, from, n), value),
+                        Storage::F16 => s.store(eight::<S, true>(s, from, n), value),
                     }
                 }
             }
@@ -678,93 +781,122 @@ struct ChunkRows<'a> {
     call: &'a Call<'a>,
     rows: Range<usize>,
     tiles: &'a [[f32; BLOCK]],
-    values: &'a [u32],
+    values: &'a [f32],
 }
 
 impl Kernel for ChunkRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Heads { n_heads, n_kv_heads, .. } = self.call.a.heads;
-        let heads = n_heads / n_kv_heads;
         let mut scratch = SCORES.take();
-        for kv_head in 0..n_kv_heads {
-            for row in self.rows.clone() {
-                let mut done = 0;
-                while done < heads {
-                    let head = kv_head * heads + done;
-                    match group_of(heads - done) {
-                        3 => self.group::<S, 3>(s, row, kv_head, head, &mut scratch),
-                        _ => self.group::<S, 1>(s, row, kv_head, head, &mut scratch),
-                    }
-                    done += group_of(heads - done);
-                }
-            }
+        for kv_head in 0..self.call.a.heads.n_kv_heads {
+            self.kv_head(s, kv_head, &mut scratch);
         }
         SCORES.set(scratch);
     }
 }
 
 impl ChunkRows<'_> {
-    /// `G` heads of one row.
+    /// All rows' heads that share a key/value head. A "query" is a row's head; they go row by row.
     #[inline(always)]
-    fn group<S: Simd, const G: usize>(&self, s: S, row: usize, kv_head: usize, head: usize, scratch: &mut Vec<f32>) {
-        let head_dim = self.call.a.heads.head_dim;
+    fn kv_head<S: Simd>(&self, s: S, kv_head: usize, scratch: &mut Vec<f32>) {
+        let Heads { n_heads, n_kv_heads, head_dim } = self.call.a.heads;
+        let heads = n_heads / n_kv_heads;
         let keys = self.call.keys;
-        let view = self.call.view(row);
+        let views: Vec<View> = self.rows.clone().map(|row| self.call.view(row)).collect();
+        let sinks = views.iter().map(|view| view.sinks).max().unwrap_or(0);
+        let seen = || views.iter().filter(|view| !view.recent.is_empty());
+        let start = seen().map(|view| view.recent.start).min().unwrap_or(0) / BLOCK;
+        let end = seen().map(|view| view.recent.end).max().unwrap_or(0).div_ceil(BLOCK);
+
+        // Scores of a query: sinks, then, from the next multiple of eight, the recent keys from block `start` on.
+        let sink_blocks = sinks.div_ceil(BLOCK);
+        let stride = (sink_blocks + end - start) * BLOCK;
+        let queries = views.len() * heads;
+        scratch.resize(queries * (2 * head_dim + stride), 0.0);
+        let (rotated, rest) = scratch.split_at_mut(queries * head_dim);
+        let (out, weights) = rest.split_at_mut(queries * head_dim);
+
         let blocks = keys.blocks.len();
         let tiles = &self.tiles[kv_head * blocks * head_dim..(kv_head + 1) * blocks * head_dim];
-        let tile = |block: usize| &tiles[block * head_dim..(block + 1) * head_dim];
-        // The first block may begin before the first key seen, and two blocks are written at once.
-        let stride = PAD + view.len() + 2 * BLOCK;
-        scratch.resize(2 * G * head_dim + G * stride, 0.0);
-        let (queries, weights) = scratch.split_at_mut(G * head_dim);
-        let (out, weights) = weights.split_at_mut(G * head_dim);
-
-        self.call.rotate_queries(row, false, head, queries);
-        let seen = view.recent.start - keys.sinks..view.recent.end - keys.sinks;
-        let sink_blocks = keys.sink_blocks();
-        let (mut block, last) = (seen.start / BLOCK, seen.end.div_ceil(BLOCK));
-        while block < last {
-            let at = PAD + view.sinks + block * BLOCK - seen.start;
-            let one = tile(sink_blocks + block);
-            if S::WIDE && block + 2 <= last {
-                let sums = scores::<S, G, 2>(s, queries, [one, tile(sink_blocks + block + 1)]);
-                for g in 0..G {
-                    let to = weights[g * stride + at..].as_chunks_mut::<BLOCK>().0;
-                    s.store(sums[g][0], &mut to[0]);
-                    s.store(sums[g][1], &mut to[1]);
+        for sink in [true, false] {
+            for (row, rotated) in self.rows.clone().zip(rotated.chunks_exact_mut(heads * head_dim)) {
+                self.call.rotate_queries(s, row, sink, kv_head * heads, rotated);
+            }
+            let (first, count, to) =
+                if sink { (0, sink_blocks, 0) } else { (keys.sink_blocks() + start, end - start, sink_blocks) };
+            let mut block = 0;
+            while block < count {
+                let pair = S::WIDE && block + 2 <= count;
+                let tile = |block: usize| &tiles[(first + block) * head_dim..(first + block + 1) * head_dim];
+                let mut query = 0;
+                while query < queries {
+                    let left = queries - query;
+                    let group = if left >= 6 { 6 } else { group_of(left) };
+                    let q = &rotated[query * head_dim..(query + group) * head_dim];
+                    let w = &mut weights[query * stride + (to + block) * BLOCK..];
+                    match (group, pair) {
+                        (6, true) => store_scores::<S, 6, 2>(s, q, [tile(block), tile(block + 1)], w, stride),
+                        (3, true) => store_scores::<S, 3, 2>(s, q, [tile(block), tile(block + 1)], w, stride),
+                        (_, true) => store_scores::<S, 1, 2>(s, q, [tile(block), tile(block + 1)], w, stride),
+                        (6, false) => store_scores::<S, 6, 1>(s, q, [tile(block)], w, stride),
+                        (3, false) => store_scores::<S, 3, 1>(s, q, [tile(block)], w, stride),
+                        (_, false) => store_scores::<S, 1, 1>(s, q, [tile(block)], w, stride),
+                    }
+                    query += group;
                 }
-                block += 2;
-            } else {
-                score_block::<S, G>(s, queries, one, &mut weights[at..], stride);
-                block += 1;
-            }
-        }
-        // After the recent keys, whose first block may have written where the sinks' scores belong.
-        self.call.rotate_queries(row, true, head, queries);
-        for block in 0..view.sinks.div_ceil(BLOCK) {
-            let len = BLOCK.min(view.sinks - block * BLOCK);
-            let sums = scores::<S, G, 1>(s, queries, [tile(block)]);
-            for g in 0..G {
-                let mut eight = [0.0; BLOCK];
-                s.store(sums[g][0], &mut eight);
-                weights[g * stride + PAD + block * BLOCK..][..len].copy_from_slice(&eight[..len]);
+                block += if pair { 2 } else { 1 };
             }
         }
 
-        let mut sums = [[0.0; 4]; G];
-        for g in 0..G {
-            let weights = &mut weights[g * stride + PAD..][..view.len()];
-            sums[g] = softmax(s, weights, view.sinks, FIRST_KEYS.min(view.len()));
+        let mut sums = vec![[0.0; 4]; queries];
+        for (query, (weights, sums)) in weights.chunks_exact_mut(stride).zip(&mut sums).enumerate() {
+            let view = &views[query / heads];
+            let (sinks, recent) = weights.split_at_mut(sink_blocks * BLOCK);
+            let at = if view.recent.is_empty() { 0 } else { view.recent.start - start * BLOCK };
+            let scores = [&mut sinks[..view.sinks], &mut recent[at..at + view.recent.len()]];
+            *sums = softmax(s, scores, FIRST_KEYS);
         }
+
         out.fill(0.0);
-        let all = keys.slots.len() * head_dim;
-        let values = WideValues { words: &self.values[kv_head * all..(kv_head + 1) * all], len: head_dim };
-        add_values::<S, _, false, G>(s, values, 0..view.sinks, &weights[PAD..], stride, out);
-        add_values::<S, _, false, G>(s, values, view.recent, &weights[PAD + view.sinks..], stride, out);
-        for g in 0..G {
-            let [_, all, sinks, first] = sums[g];
-            self.call.finish(row, head + g, &out[g * head_dim..(g + 1) * head_dim], [all, sinks, first]);
+        let all = keys.len * head_dim;
+        let values = self.values[kv_head * all..(kv_head + 1) * all].as_chunks::<8>().0;
+        let values = WideValues { values, len: head_dim / 8 };
+        for (row, view) in views.iter().enumerate() {
+            let out = &mut out[row * heads * head_dim..(row + 1) * heads * head_dim];
+            add_row(s, values, 0..view.sinks, &weights[row * heads * stride..], stride, out, head_dim);
+        }
+        for near in (start * BLOCK..end * BLOCK).step_by(NEAR_KEYS) {
+            for (row, view) in views.iter().enumerate() {
+                let range = near.max(view.recent.start)..(near + NEAR_KEYS).min(view.recent.end);
+                if !range.is_empty() {
+                    let weights = &weights[row * heads * stride + sink_blocks * BLOCK + range.start - start * BLOCK..];
+                    let range = keys.sinks + range.start..keys.sinks + range.end;
+                    let out = &mut out[row * heads * head_dim..(row + 1) * heads * head_dim];
+                    add_row(s, values, range, weights, stride, out, head_dim);
+                }
+            }
+        }
+        for (query, [_, all, sinks, first]) in sums.into_iter().enumerate() {
+            let (row, head) = (self.rows.start + query / heads, kv_head * heads + query % heads);
+            self.call.finish(row, head, &out[query * head_dim..(query + 1) * head_dim], [all, sinks, first]);
+        }
+    }
+}
+
+/// Scores of `B` blocks; query `g` writes its eights at `weights[g * stride]`.
+#[inline(always)]
+fn store_scores<S: Simd, const G: usize, const B: usize>(
+    s: S,
+    queries: &[f32],
+    tiles: [&[[f32; BLOCK]]; B],
+    weights: &mut [f32],
+    stride: usize,
+) {
+    let sums = scores::<S, G, B>(s, queries, tiles);
+    for g in 0..G {
+        let to = &mut weights[g * stride..][..B * BLOCK];
+        for (sum, to) in sums[g].into_iter().zip(to.as_chunks_mut().0) {
+            s.store(sum, to);
         }
     }
 }

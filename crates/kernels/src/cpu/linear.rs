@@ -37,6 +37,11 @@ pub enum Epilogue {
 const TILE: usize = 4;
 /// From this many rows on, unpacked weights are kept for the rows that follow.
 const UNPACK_FROM: usize = 5;
+/// From these rows and columns of output on, products are gathered for [`NARROW_PAIRS`] octet pairs before they are stored:
+/// one after another they would each touch a line of another page, which the caches cannot hold.
+const NARROW_ROWS: usize = 64;
+const NARROW_FROM: usize = 8192;
+const NARROW_PAIRS: usize = 8;
 /// Rows of activations that one part prepares.
 const PREPARE_ROWS: usize = 8;
 /// Parts a thread, so that one that is held up does not hold up all.
@@ -70,7 +75,8 @@ pub fn linear(x: &[f32], rows: usize, norm: Option<Norm<'_>>, w: &Packed<'_>, ou
         let parts = pairs.min(threads::threads() * PARTS_A_THREAD);
         threads::run(parts, |part| {
             let pairs = share(pairs, part, parts);
-            dispatch(Part { activations, rows, w, out: &out, out_cols, epilogue, pairs });
+            let to = Target { out: &out, stride: out_cols, columns: 0..out_cols };
+            dispatch(Part { activations, rows, w, to, epilogue, pairs });
         });
     });
 }
@@ -78,6 +84,7 @@ pub fn linear(x: &[f32], rows: usize, norm: Option<Norm<'_>>, w: &Packed<'_>, ou
 thread_local! {
     static ACTIVATIONS: RefCell<Activations> = RefCell::default();
     static TILES: RefCell<Tiles> = RefCell::default();
+    static NARROW: RefCell<Vec<f32>> = RefCell::default();
 }
 
 /// The input as the inner loops read it, by row and block of 32 columns.
@@ -278,13 +285,20 @@ struct Tiles {
     scales: Vec<[[f32; 8]; 2]>,
 }
 
+/// Where products go: `out[row * stride + column - columns.start]`, for the columns given.
+#[derive(Clone)]
+struct Target<'a> {
+    out: &'a Disjoint<'a, f32>,
+    stride: usize,
+    columns: Range<usize>,
+}
+
 /// Some pairs of octets, times all rows.
 struct Part<'a> {
     activations: &'a Activations,
     rows: usize,
     w: &'a Packed<'a>,
-    out: &'a Disjoint<'a, f32>,
-    out_cols: usize,
+    to: Target<'a>,
     epilogue: Epilogue,
     pairs: Range<usize>,
 }
@@ -297,6 +311,11 @@ impl Kernel for Part<'_> {
         match self.w.codec {
             Codec::Q4 if direct => self.direct::<S, Q4>(s),
             Codec::Q8 if direct => self.direct::<S, Q8>(s),
+            Codec::Q4 | Codec::Q8
+                if self.epilogue == Epilogue::Store && self.rows >= NARROW_ROWS && self.to.stride >= NARROW_FROM =>
+            {
+                self.narrow(s)
+            }
             Codec::Q4 | Codec::Q8 => self.unpacked(s),
             Codec::F16 => self.float::<S, true>(s),
             Codec::F32 => self.float::<S, false>(s),
@@ -364,6 +383,30 @@ impl Part<'_> {
         TILES.set(tiles);
     }
 
+    /// As [`Self::unpacked`], by way of a narrow array.
+    #[inline(always)]
+    fn narrow<S: Simd>(&self, s: S) {
+        let mut narrow = NARROW.take();
+        let mut first = self.pairs.start;
+        while first < self.pairs.end {
+            let end = self.pairs.end.min(first + NARROW_PAIRS);
+            let columns = first * 2 * OCTET..(end * 2 * OCTET).min(self.to.columns.end);
+            let stride = columns.len();
+            narrow.resize(self.rows * stride, 0.0);
+            let gathered = Disjoint::new(&mut narrow);
+            let to = Target { out: &gathered, stride, columns: columns.clone() };
+            Part { to, pairs: first..end, ..*self }.unpacked(s);
+            for (row, from) in narrow.chunks_exact(stride).enumerate() {
+                let at = row * self.to.stride;
+                // SAFETY: parts have different octets.
+                let out = unsafe { self.to.out.range(at + columns.start..at + columns.end) };
+                out.copy_from_slice(from);
+            }
+            first = end;
+        }
+        NARROW.set(narrow);
+    }
+
     /// The products of a pair of octets with `T` rows. At an odd end the pair is one octet twice, and one is dropped.
     #[inline(always)]
     fn tile<S: Simd, W: Weights, const T: usize>(&self, s: S, pair: usize, weights: [W; 2], row: usize) {
@@ -429,10 +472,12 @@ impl Part<'_> {
     /// Writes eight columns, fewer at the end.
     #[inline(always)]
     fn write<S: Simd>(&self, s: S, row: usize, octet: usize, y: S::F) {
+        let Target { out, stride, columns } = &self.to;
         let from = octet * OCTET;
-        let to = (from + OCTET).min(self.out_cols);
+        let to = (from + OCTET).min(columns.end);
+        let at = row * stride + from - columns.start;
         // SAFETY: parts have different octets.
-        let out = unsafe { self.out.range(row * self.out_cols + from..row * self.out_cols + to) };
+        let out = unsafe { out.range(at..at + to - from) };
         let add = self.epilogue == Epilogue::Add;
         if let Some(out) = out.as_mut_array::<8>() {
             let y = if add { s.add(y, s.load(out)) } else { y };
@@ -519,6 +564,8 @@ trait Weights: Copy {
     fn word<S: Simd>(self, s: S, block: usize, word: usize) -> S::I;
     fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I;
     fn scales<S: Simd>(self, s: S, block: usize) -> [S::F; 2];
+    /// Asks for the same block of the next pair.
+    fn prefetch<S: Simd>(self, s: S, block: usize);
 }
 
 /// Straight from the packed words.
@@ -555,6 +602,15 @@ impl<C: Code> Weights for Direct<'_, C> {
     fn scales<S: Simd>(self, s: S, block: usize) -> [S::F; 2] {
         C::scales(s, &self.scales[block * C::SCALES..(block + 1) * C::SCALES])
     }
+
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, s: S, block: usize) {
+        let words = self.words.as_ptr().wrapping_add(2 * self.words.len() + block * C::WORDS);
+        for line in (0..C::WORDS).step_by(2) {
+            s.prefetch(words.wrapping_add(line).cast());
+        }
+        s.prefetch(self.scales.as_ptr().wrapping_add(2 * self.scales.len() + block * C::SCALES));
+    }
 }
 
 /// From a tile.
@@ -584,6 +640,9 @@ impl Weights for Unpacked<'_> {
         let [d, m] = &self.scales[block];
         [s.load(d), s.load(m)]
     }
+
+    #[inline(always)]
+    fn prefetch<S: Simd>(self, _: S, _: usize) {}
 }
 
 #[inline(always)]
@@ -618,6 +677,9 @@ fn multiply<S: Simd, W: Weights, const T: usize, const O: usize>(
 ) -> [[S::F; T]; O] {
     let mut y = [[s.splat(0.0); T]; O];
     for block in 0..x[0].pairs.len() {
+        for o in 0..O {
+            weights[o].prefetch(s, block);
+        }
         let dots = block_dots::<S, W, T, O>(s, weights, block, std::array::from_fn(|t| &x[t].pairs[block]));
         for o in 0..O {
             let [d, m] = weights[o].scales(s, block);

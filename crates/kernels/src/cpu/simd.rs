@@ -22,6 +22,8 @@ pub(super) trait Simd: Copy {
     fn div(self, a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`, rounded once or twice.
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// `a * b - c`, rounded once or twice.
+    fn mul_sub(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
     /// The second operand where either is NaN.
     fn max(self, a: Self::F, b: Self::F) -> Self::F;
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
@@ -56,6 +58,11 @@ pub(super) trait Simd: Copy {
     fn halves(self, x: &[u32; 4]) -> Self::F;
     /// Rows become columns.
     fn transpose(self, rows: [Self::I; 8]) -> [Self::I; 8];
+    /// Asks for the cache line of a word that is needed soon; any address will do.
+    #[inline(always)]
+    fn prefetch(self, _word: *const u32) {}
+    /// The sum of each row's lanes.
+    fn sums(self, rows: [Self::F; 8]) -> Self::F;
 }
 
 /// Work to be compiled for each instruction set. Implementations of `run` are `#[inline(always)]`.
@@ -108,6 +115,17 @@ pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     }
     let p = s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0));
     s.as_f(s.add_i(s.as_i(p), s.shift_left::<23>(s.as_i(shifted))))
+}
+
+/// Words of a cache line.
+const LINE: usize = 16;
+
+/// Asks for words that are needed soon.
+#[inline(always)]
+pub(super) fn prefetch<S: Simd>(s: S, words: &[u32]) {
+    for line in words.chunks(LINE) {
+        s.prefetch(line.as_ptr());
+    }
 }
 
 /// The sum of the lanes.

@@ -31,6 +31,20 @@ impl Avx2 {
     }
 }
 
+/// Of two rows each, neighbours in the result, half the sums of their halves.
+#[inline(always)]
+unsafe fn two(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: the caller has AVX.
+    unsafe { _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b)) }
+}
+
+/// Of two results of [`two`], the sums of the four rows' halves.
+#[inline(always)]
+unsafe fn four(a: __m256, b: __m256) -> __m256 {
+    // SAFETY: the caller has AVX.
+    unsafe { _mm256_add_ps(_mm256_shuffle_ps::<0b01_00_01_00>(a, b), _mm256_shuffle_ps::<0b11_10_11_10>(a, b)) }
+}
+
 /// Implements methods by the bodies given.
 macro_rules! operations {
     ($($name:ident$(<$n:ident>)?($($arg:ident: $of:ty),*) $(-> $out:ty)? { $body:expr })*) => {$(
@@ -56,6 +70,7 @@ impl Simd for Avx2 {
         mul(a: __m256, b: __m256) -> __m256 { _mm256_mul_ps(a, b) }
         div(a: __m256, b: __m256) -> __m256 { _mm256_div_ps(a, b) }
         mul_add(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmadd_ps(a, b, c) }
+        mul_sub(a: __m256, b: __m256, c: __m256) -> __m256 { _mm256_fmsub_ps(a, b, c) }
         max(a: __m256, b: __m256) -> __m256 { _mm256_max_ps(a, b) }
         min(a: __m256, b: __m256) -> __m256 { _mm256_min_ps(a, b) }
         any_greater(a: __m256, b: __m256) -> bool { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_GT_OQ>(a, b)) != 0 }
@@ -76,6 +91,13 @@ impl Simd for Avx2 {
         as_f(a: __m256i) -> __m256 { _mm256_castsi256_ps(a) }
         as_i(a: __m256) -> __m256i { _mm256_castps_si256(a) }
         halves(x: &[u32; 4]) -> __m256 { _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())) }
+        sums(r: [__m256; 8]) -> __m256 {{
+            // Within the 128-bit halves: pairs of rows, then fours; then the halves.
+            let [a, b, c, d] = [two(r[0], r[1]), two(r[2], r[3]), two(r[4], r[5]), two(r[6], r[7])];
+            let [a, b] = [four(a, b), four(c, d)];
+            _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b))
+        }}
+        prefetch(word: *const u32) { _mm_prefetch::<_MM_HINT_T0>(word.cast()) }
         transpose(r: [__m256i; 8]) -> [__m256i; 8] {{
             // 2x2, then 4x4 within the 128-bit halves, then the halves.
             let a = [

@@ -67,6 +67,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn mul_sub(self, a: [f32; 8], b: [f32; 8], c: [f32; 8]) -> [f32; 8] {
+        lanes!(|a, b, c| a * b - c)
+    }
+
+    #[inline(always)]
     fn max(self, a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
         lanes!(|a, b| if a > b { a } else { b })
     }
@@ -168,5 +173,10 @@ impl Simd for Portable {
     #[inline(always)]
     fn transpose(self, rows: [[u32; 8]; 8]) -> [[u32; 8]; 8] {
         std::array::from_fn(|i| rows.map(|row| row[i]))
+    }
+
+    #[inline(always)]
+    fn sums(self, rows: [[f32; 8]; 8]) -> [f32; 8] {
+        rows.map(|[a, b, c, d, e, f, g, h]| ((a + b) + (c + d)) + ((e + f) + (g + h)))
     }
 }

@@ -39,6 +39,12 @@ fn transpose4([a, b, c, d]: [v128; 4]) -> [v128; 4] {
     ]
 }
 
+/// The sum of each row's lanes.
+fn sums4(rows: [v128; 4]) -> v128 {
+    let [a, b, c, d] = transpose4(rows);
+    f32x4_add(f32x4_add(a, b), f32x4_add(c, d))
+}
+
 impl Simd for Simd128 {
     type F = Two;
     type I = Two;
@@ -65,6 +71,7 @@ impl Simd for Simd128 {
         mul(a, b) { f32x4_mul(a, b) }
         div(a, b) { f32x4_div(a, b) }
         mul_add(a, b, c) { f32x4_add(f32x4_mul(a, b), c) }
+        mul_sub(a, b, c) { f32x4_sub(f32x4_mul(a, b), c) }
         // The pseudo-maximum `b < a ? a : b`, one instruction on x86.
         max(a, b) { f32x4_pmax(b, a) }
         min(a, b) { f32x4_pmin(b, a) }
@@ -124,5 +131,11 @@ impl Simd for Simd128 {
         let low_left = transpose4([e[0], f[0], g[0], h[0]]);
         let low_right = transpose4([e[1], f[1], g[1], h[1]]);
         std::array::from_fn(|i| if i < 4 { [top_left[i], low_left[i]] } else { [top_right[i - 4], low_right[i - 4]] })
+    }
+
+    #[inline(always)]
+    fn sums(self, r: [Two; 8]) -> Two {
+        let [a, b, c, d, e, f, g, h] = r.map(|[low, high]| f32x4_add(low, high));
+        [sums4([a, b, c, d]), sums4([e, f, g, h])]
     }
 }

@@ -1,0 +1,123 @@
+//! Times of single kernels on the GPU, at the shapes of SmolLM2-135M:
+//! `cargo run --release -p kernels --example bench_gpu [-- ROWS]`
+
+use burn::tensor::Device;
+use kernels::packed::Codec;
+use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
+use kernels::{
+    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix, MatrixShape,
+    Storage, WordBuffer,
+};
+use std::time::Instant;
+
+const REPEATS: u32 = 5;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let rows: usize = std::env::args().nth(1).map_or(Ok(1), |rows| rows.parse())?;
+    let device = Device::wgpu_options().init()?;
+    let heads = Heads { n_heads: 9, n_kv_heads: 3, head_dim: 64 };
+    let layout = StepLayout { lanes: 1, rows, head_dim: 64 };
+    let report = ReportLayout { layers: 1, heads: 9 };
+    let step = step(layout, &device);
+    let gain = kernels::floats(vec![1.0; 1536], &device);
+    let mut total = 0.0;
+    println!("{rows} rows; ms a launch, and for all layers");
+    for grid in [Grid::Software, Grid::Gpu] {
+        println!("{grid:?}");
+        for (name, matrix_rows, cols, codec, epilogue, eps, head) in [
+            ("qkv", 960, 576, Codec::Q4, Epilogue::Store, true, false),
+            ("attention out", 576, 576, Codec::Q4, Epilogue::Add, false, false),
+            ("gate, up", 3072, 576, Codec::Q4, Epilogue::SiluGate, true, false),
+            ("down", 576, 1536, Codec::Q4, Epilogue::Add, false, false),
+            ("head", 49_152, 576, Codec::Q8, Epilogue::Store, true, true),
+        ] {
+            let shape = MatrixShape { codec, rows: matrix_rows, cols };
+            let matrix = Matrix {
+                words: kernels::words(vec![0x1234_5678; codec.words(matrix_rows, cols)], &device),
+                scales: kernels::words(vec![0x1000_1000; codec.scale_words(matrix_rows, cols)], &device),
+                shape,
+            };
+            let head_rows = if head { rows.min(32) } else { rows };
+            let x = FloatBuffer::zeros(rows * cols, &device);
+            let mut out = FloatBuffer::zeros(head_rows * matrix_rows, &device);
+            let eps = eps.then_some(1e-5f32.to_bits());
+            let params = LinearParams { matrix: shape, epilogue, eps, head, step: layout, rows: head_rows, grid };
+            let ms = time(&device, || kernels::linear(&x, &matrix, &gain, &step, &mut out, params));
+            let count = if head { rows.div_ceil(32) } else { 30 };
+            total += ms * count as f64;
+            println!("{name:<16} {ms:>9.3} {:>9.1}", ms * count as f64);
+        }
+    }
+    for keys in [256, 1024] {
+        let params = AttendParams {
+            heads,
+            storage: Storage::F16,
+            keys,
+            lane: 0,
+            layer: 0,
+            step: layout,
+            report,
+            grid: Grid::Software,
+        };
+        let qkv = FloatBuffer::zeros(rows * heads.qkv_cols(), &device);
+        let arena = WordBuffer::zeros(keys * Storage::F16.slot_words(heads), &device);
+        let rope = kernels::floats(vec![0.5; (keys + rows) * 64], &device);
+        let mut part = FloatBuffer::zeros(kernels::part_len(heads, layout, keys, true), &device);
+        let mut out = FloatBuffer::zeros(rows * heads.q_cols(), &device);
+        let mut masses = FloatBuffer::zeros(rows * report.stride(), &device);
+        let ms = time(&device, || {
+            let to = AttendBuffers { part: &mut part, out: &mut out, report: &mut masses };
+            kernels::attend(&qkv, &arena, &rope, &step, to, params);
+        });
+        println!("attend {keys:<9} {ms:>9.3} {:>9.1}", ms * 30.0);
+    }
+    let head_rows = rows.min(32);
+    let params = HeadParams { vocab: 49_152, rows: head_rows, step: layout, report };
+    let mut logits = FloatBuffer::zeros(head_rows * 49_152, &device);
+    let mut masses = FloatBuffer::zeros(rows * report.stride(), &device);
+    let ms = time(&device, || kernels::head(&mut logits, &step, &mut masses, params));
+    println!("best of logits   {ms:>9.3}");
+    println!("linear layers of both grids: {total:.1} ms");
+    Ok(())
+}
+
+fn step(layout: StepLayout, device: &Device) -> WordBuffer {
+    let mut words = vec![0; layout.words()];
+    let mut writer = StepWriter::new(layout, &mut words);
+    writer.global(layout.rows, 0, layout.rows.min(32));
+    writer.lane(0, &LaneStep { row0: 0, rows: layout.rows as u32, start: 2000, base: 2000 - 250, sinks: 4, recent: 252 });
+    let rotation = vec![0.5; layout.head_dim / 2];
+    for row in 0..layout.rows {
+        let index = 2000 + row as u32;
+        let row_step = RowStep {
+            token: 0,
+            forced: None,
+            index,
+            first: index - 251,
+            sinks_held: 4,
+            held: 256,
+            penalty: 1.0,
+            penalty_ids: &[],
+            cos: &rotation,
+            sin: &rotation,
+        };
+        writer.row(row, &row_step);
+    }
+    let mut step = WordBuffer::zeros(words.len(), device);
+    step.write(words);
+    step
+}
+
+/// The least milliseconds of a launch.
+fn time(device: &Device, mut launch: impl FnMut()) -> f64 {
+    launch();
+    device.sync().expect("the device answers");
+    let mut least = f64::MAX;
+    for _ in 0..REPEATS {
+        let started = Instant::now();
+        launch();
+        device.sync().expect("the device answers");
+        least = least.min(started.elapsed().as_secs_f64() * 1e3);
+    }
+    least
+}
