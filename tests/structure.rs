@@ -66,3 +66,15 @@ fn the_path_of_a_token_is_real() {
         }
     }
 }
+
+/// The versions that the module tells for bug reports are those that are locked.
+#[test]
+fn told_versions_are_locked_versions() {
+    let lock = std::fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is there");
+    let told = std::fs::read_to_string(root().join("crates/wasm/src/objects.rs")).expect("objects.rs is there");
+    for package in ["burn", "cubecl", "wgpu"] {
+        let entry = format!("name = \"{package}\"\nversion = \"");
+        let version = lock.split(&entry).nth(1).and_then(|rest| rest.split('"').next()).expect("the package is locked");
+        assert!(told.contains(&format!("{package}: \"{version}\"")), "{package} {version} is locked");
+    }
+}

@@ -123,14 +123,14 @@ export interface SendOptions {
 /** The state of one engine. Methods reject with an `Error` whose message names the thing and the remedy. */
 export class Engine {
   private constructor();
-  /** Starts the device. Once per worker. `adapter` is only passed on to reports. */
-  static create(backend: Backend): Promise<Engine>;
+  /** Starts the device. Once per worker. `software`: the adapter is a CPU in disguise, which the browser alone knows. */
+  static create(backend: Backend, software: boolean): Promise<Engine>;
   /** Runs each kernel on stored inputs. */
   self_test(): Promise<SelfTest>;
   /** Begins to read a weight file; drops a model that is there. */
   load_begin(): void;
   /** Takes the next bytes of the file, in order, in pieces of any size. */
-  load_push(bytes: Uint8Array): Promise<LoadProgress>;
+  load_push(bytes: Uint8Array): LoadProgress;
   /** Checks that the file was complete and builds the model. */
   load_end(): Promise<ModelInfo>;
   /** Empties the cache and the conversation, and builds the cache that `settings` asks for. */
@@ -146,5 +146,5 @@ export class Engine {
 
 /** Bytes of the module's linear memory. */
 export function memory_bytes(): number;
-/** `{ crate, burn, cubecl, wgpu }`. */
+/** `{ sinkstream, burn, cubecl, wgpu }`. */
 export function versions(): Record<string, string>;

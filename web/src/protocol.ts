@@ -25,7 +25,7 @@ export interface Fault {
 /** Page to worker. */
 export type Request =
   /** Imports the module, starts the device, runs the self-test. First, and once a worker. */
-  | { kind: "start"; module: string; backend: Backend }
+  | { kind: "start"; module: string; backend: Backend; software: boolean }
   /** Fetches the weights, builds the model and an empty cache. */
   | { kind: "load"; url: string; cache: CacheSettings }
   | { kind: "send"; text: string; options: SendOptions }

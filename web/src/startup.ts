@@ -45,7 +45,7 @@ const PATIENCE = { adapter: 10, module: 180, device: 20, test: 120 };
 
 /** Looks at the browser; starts nothing. `asked`: the backend that the address forces. */
 export async function probe(asked: Backend | null, secure: boolean, gpu: Gpu | undefined): Promise<Place> {
-  const cpu = (why: string | null): Place => ({ backend: "cpu", adapter: null, why });
+  const cpu = (why: string | null): Place => ({ backend: "cpu", adapter: null, software: false, why });
   if (asked === "cpu") return cpu(null);
   if (!secure) return cpu(say.insecure);
   if (gpu === undefined) return cpu(say.noGpu);
@@ -57,14 +57,15 @@ export async function probe(asked: Backend | null, secure: boolean, gpu: Gpu | u
   }
   if (adapter === null) return cpu(say.noAdapter);
   const name = nameOf(adapter.info);
-  if (asked !== "webgpu" && isSoftware(adapter, name)) return cpu(say.software(name));
+  const software = isSoftware(adapter, name);
+  if (asked !== "webgpu" && software) return cpu(say.software(name));
   const feature = FEATURES.find((f) => !adapter.features.has(f));
   if (feature !== undefined) return cpu(say.missingFeature(name, feature));
   for (const [limit, least] of LIMITS) {
     const has = Number(adapter.limits[limit] ?? 0);
     if (has < least) return cpu(say.smallLimit(name, limit, has, least));
   }
-  return { backend: "webgpu", adapter: name, why: null };
+  return { backend: "webgpu", adapter: name, software, why: null };
 }
 
 /** A worker whose engine passed its self-test, and where it runs. */
@@ -82,15 +83,16 @@ export async function start(
 ): Promise<Started> {
   if (place.backend === "webgpu") {
     try {
-      return { worker: await launch("webgpu", module, spawn, signal), place };
+      return { worker: await launch(place, module, spawn, signal), place };
     } catch (caught) {
       if (signal.aborted) throw caught;
       const { message } = caught as Fault;
-      place = { backend: "cpu", adapter: null, why: say.gpuFailed(place.adapter ?? say.UNKNOWN, message) };
+      const why = say.gpuFailed(place.adapter ?? say.UNKNOWN, message);
+      place = { backend: "cpu", adapter: null, software: false, why };
     }
   }
   try {
-    return { worker: await launch("cpu", module, spawn, signal), place };
+    return { worker: await launch(place, module, spawn, signal), place };
   } catch (caught) {
     const { name, message, remedy } = caught as Fault;
     throw { name, message: say.cpuFailed(message), remedy: remedy ?? say.reloadRemedy } satisfies Fault;
@@ -98,7 +100,8 @@ export async function start(
 }
 
 /** One worker, one try: a device that failed once cannot be started again in the same module. */
-function launch(backend: Backend, module: string, spawn: () => Worker, signal: AbortSignal): Promise<Worker> {
+function launch(place: Place, module: string, spawn: () => Worker, signal: AbortSignal): Promise<Worker> {
+  const { backend, software } = place;
   return new Promise((resolve, reject: (fault: Fault) => void) => {
     const worker = spawn();
     let watchdog = 0;
@@ -135,7 +138,7 @@ function launch(backend: Backend, module: string, spawn: () => Worker, signal: A
     };
     signal.addEventListener("abort", () => fail({ name: "cancelled", message: say.cancelled, remedy: null }));
     expect("module");
-    worker.postMessage({ kind: "start", module, backend } satisfies Request);
+    worker.postMessage({ kind: "start", module, backend, software } satisfies Request);
   });
 }
 

@@ -32,6 +32,8 @@ export interface Place {
   adapter: string | null;
   /** A sentence where the page would rather have used WebGPU. */
   why: string | null;
+  /** The adapter is a CPU in disguise; the kernels then spread their work in another way. */
+  software: boolean;
 }
 
 export interface Turn {
@@ -299,7 +301,7 @@ function demoted({ phase, place, gpuFaults }: State, { message }: Fault): Pick<S
   if (phase !== "writing" || place?.backend !== "webgpu") return { place, gpuFaults };
   if (gpuFaults === 0) return { place, gpuFaults: 1 };
   const why = say.gpuFailed(place.adapter ?? say.UNKNOWN, message);
-  return { place: { backend: "cpu", adapter: null, why }, gpuFaults: 0 };
+  return { place: { backend: "cpu", adapter: null, software: false, why }, gpuFaults: 0 };
 }
 
 function replaced(state: State, last: Turn): State {

@@ -38,7 +38,7 @@ self.addEventListener("unhandledrejection", (event) => {
 async function handle(request: Request): Promise<void> {
   switch (request.kind) {
     case "start":
-      return start(request.module, request.backend).catch((caught: unknown) =>
+      return start(request.module, request.backend, request.software).catch((caught: unknown) =>
         post({ kind: "failed", fault: isFault(caught) ? caught : fault("engine", caught, null) }),
       );
     case "load":
@@ -67,7 +67,7 @@ async function handle(request: Request): Promise<void> {
   }
 }
 
-async function start(url: string, backend: "webgpu" | "cpu"): Promise<void> {
+async function start(url: string, backend: "webgpu" | "cpu", software: boolean): Promise<void> {
   let module: Module;
   try {
     module = (await import(/* @vite-ignore */ url)) as Module;
@@ -81,7 +81,7 @@ async function start(url: string, backend: "webgpu" | "cpu"): Promise<void> {
     } satisfies Fault;
   }
   post({ kind: "module", versions: module.versions() });
-  engine = await module.Engine.create(backend);
+  engine = await module.Engine.create(backend, software);
   post({ kind: "device" });
   post({ kind: "started", test: await engine.self_test() });
 }

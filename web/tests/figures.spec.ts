@@ -54,7 +54,7 @@ test("round numbers on axes", () => {
 /** A state after 3 layers of 2 heads have read `stream` tokens through 4 + 28 slots. */
 function after(stream: number): State {
   const actions: Action[] = [
-    { kind: "planned", place: { backend: "cpu", adapter: null, why: null } },
+    { kind: "planned", place: { backend: "cpu", adapter: null, software: false, why: null } },
     {
       kind: "loaded",
       model: {

@@ -6,7 +6,7 @@ import { readFileSync } from "node:fs";
 import { expect, test } from "@playwright/test";
 import { ask, errors, parts } from "./page.ts";
 
-const QUESTION = "What is the capital of France?";
+const QUESTION = "Explain rain to a child.";
 const CACHE = "policy=sinks&sinks=4&recent=252&kv=f16";
 const GREEDY = "temperature=0&penalty=1&max=24";
 
