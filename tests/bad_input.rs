@@ -147,6 +147,6 @@ fn a_token_that_does_not_exist() {
 
 #[test]
 fn errors_are_one_type_with_a_sentence() {
-    let error: WeightsError = load(b"GGUF", Place::cpu()).err().expect("four bytes are no model");
+    let error: WeightsError = load(b"GGUF", Place::cpu()).expect_err("four bytes are no model");
     assert!(error.to_string().len() > 20);
 }

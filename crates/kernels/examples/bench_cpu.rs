@@ -173,19 +173,17 @@ fn main() {
         json.push(format!("\"{name}, {rows} rows\": {a_row:.4}"));
     };
     let only = std::env::args().nth(1).unwrap_or_default();
-    let wanted = |name: &&str| name.contains(only.as_str());
-    for (rows, runs) in [(1, 40), (2, 20), (4, 20), (32, 4), (256, 3)] {
-        if !wanted(&"weights") {
-            continue;
-        }
+    let wanted = |name: &str| name.contains(&only);
+    for (rows, runs) in [(1, 40), (2, 20), (4, 20), (32, 4), (256, 3)].into_iter().filter(|_| wanted("weights")) {
         let (layers, logits) = time_weights(&weights, rows, runs);
         show("weights of the layers", rows, layers);
         show("weights of the head", rows, logits);
     }
-    for (rows, runs) in [(1, 60), (256, 3)] {
+    for (rows, runs) in [(1, 60), (256, 3)].into_iter().filter(|_| wanted("log-sum-exp and best ids")) {
         show("log-sum-exp and best ids", rows, time_head(rows, runs));
     }
-    for (older, rows, runs) in [(255, 1, 60), (1023, 1, 60), (8191, 1, 10), (256, 32, 10), (256, 256, 3)] {
+    let attention = [(255, 1, 60), (1023, 1, 60), (8191, 1, 10), (256, 32, 10), (256, 256, 3)];
+    for (older, rows, runs) in attention.into_iter().filter(|_| wanted("attention")) {
         show(&format!("attention after {older}"), rows, time_attention(older, rows, runs));
     }
     println!("{{{}}}", json.join(", "));

@@ -85,7 +85,8 @@ fn step(layout: StepLayout, device: &Device) -> WordBuffer {
     let mut words = vec![0; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
     writer.global(layout.rows, 0, layout.rows.min(32));
-    writer.lane(0, &LaneStep { row0: 0, rows: layout.rows as u32, start: 2000, base: 2000 - 250, sinks: 4, recent: 252 });
+    writer
+        .lane(0, &LaneStep { row0: 0, rows: layout.rows as u32, start: 2000, base: 2000 - 250, sinks: 4, recent: 252 });
     let rotation = vec![0.5; layout.head_dim / 2];
     for row in 0..layout.rows {
         let index = 2000 + row as u32;

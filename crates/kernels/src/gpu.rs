@@ -376,8 +376,7 @@ mod tests {
             let text = kernel.wgsl();
             let module = naga::front::wgsl::parse_str(&text)
                 .unwrap_or_else(|error| panic!("{kernel:?}: {}", error.emit_to_string(&text)));
-            let mut validator =
-                naga::valid::Validator::new(naga::valid::ValidationFlags::all(), core);
+            let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), core);
             if let Err(error) = validator.validate(&module) {
                 panic!("{kernel:?}: {}", error.emit_to_string(&text));
             }

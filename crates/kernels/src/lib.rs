@@ -81,6 +81,7 @@ pub struct HeadParams {
 }
 
 /// The kernels. Every buffer is flat; shapes are in the parameters.
+#[expect(clippy::too_many_arguments, reason = "a kernel has as many buffers as it has")]
 #[backend_extension(Cube, Flex)]
 pub trait Ops: burn::backend::Backend {
     /// Overwrites the front of `buffer` with `words`.

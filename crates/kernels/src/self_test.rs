@@ -88,10 +88,13 @@ async fn join<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     .await
 }
 
+/// Turns what a kernel left in a buffer into the values that are compared.
+type Reading<T> = Box<dyn Fn(&[T]) -> Vec<f64>>;
+
 /// A buffer that a kernel wrote, and how its contents become the values that are compared.
 enum Output {
-    Floats(Tensor<1>, Box<dyn Fn(&[f32]) -> Vec<f64>>),
-    Words(Tensor<1, Int>, Box<dyn Fn(&[u32]) -> Vec<f64>>),
+    Floats(Tensor<1>, Reading<f32>),
+    Words(Tensor<1, Int>, Reading<u32>),
 }
 
 impl Output {
@@ -487,7 +490,7 @@ impl Place<'_> {
         let mut arena = self.words(stored_words(storage, &slots));
         append(&self.floats(qkv), &step, &mut arena, self.params(heads, storage, layout));
 
-        let values: Box<dyn Fn(&[u32]) -> Vec<f64>> = if rounded {
+        let values: Reading<u32> = if rounded {
             Box::new(|words| {
                 let halves = words.iter().flat_map(|&word| [word as u16, (word >> 16) as u16]);
                 fold(&halves.map(|bits| f16::from_bits(bits).to_f32()).collect::<Vec<_>>(), 4)

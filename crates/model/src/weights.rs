@@ -94,7 +94,6 @@ struct Place {
 #[derive(Debug)]
 struct Incoming {
     place: Place,
-    format: Format,
     /// Bytes of rows that do not make up a whole unit yet.
     pending: Vec<u8>,
     rows_done: usize,
@@ -261,12 +260,8 @@ impl Builder {
         };
         let (head_dim, layout) = (config.heads.head_dim, config.rope_layout);
         let unit_rows = if place.turned { head_dim } else { OCTET };
-        let incoming = self.incoming.entry(tensor).or_insert_with(|| Incoming {
-            place,
-            format,
-            pending: Vec::new(),
-            rows_done: 0,
-        });
+        let incoming =
+            self.incoming.entry(tensor).or_insert_with(|| Incoming { place, pending: Vec::new(), rows_done: 0 });
         let building =
             self.building.get_mut(&place.slot).ok_or_else(|| WeightsError::Missing(format!("{:?}", place.slot)))?;
         let Some(cols) = place.cols else {

@@ -41,7 +41,7 @@ const HALVE_FROM: usize = 64;
 /// The most rows of a chunk that one part does.
 const PART_ROWS: usize = 8;
 /// Keys whose values are added at once: as many as stay near.
-const NEAR_KEYS: usize = 16;
+const NEAR_KEYS: usize = 32;
 
 /// Attention of a lane's rows. Keys older than the lane's first row come from the arena as it was before the chunk; the
 /// chunk's own are rounded to storage precision first. The report's two masses of each row and head of this layer are
@@ -557,10 +557,10 @@ fn add_vectors<S: Simd, V: Values, const G: usize, const N: usize>(
     let vectors = out.len() / G / 8;
     let out = out.as_chunks_mut::<8>().0;
     let weights: [&[f32]; G] = std::array::from_fn(|g| &weights[g * stride..][..keys.len()]);
-    let mut sums = [[s.splat(0.0); N]; G];
-    for g in 0..G {
-        for n in 0..N {
-            sums[g][n] = s.load(&out[g * vectors + at + n]);
+    let mut sums = [[s.splat(0.0); G]; N];
+    for (n, sums) in sums.iter_mut().enumerate() {
+        for (g, sum) in sums.iter_mut().enumerate() {
+            *sum = s.load(&out[g * vectors + at + n]);
         }
     }
     for (i, key) in keys.enumerate() {
@@ -569,16 +569,16 @@ fn add_vectors<S: Simd, V: Values, const G: usize, const N: usize>(
         for g in 0..G {
             weight[g] = s.splat(weights[g][i]);
         }
-        for n in 0..N {
+        for (n, sums) in sums.iter_mut().enumerate() {
             let value = values.eight(s, key, at + n);
             for g in 0..G {
-                sums[g][n] = s.mul_add(weight[g], value, sums[g][n]);
+                sums[g] = s.mul_add(weight[g], value, sums[g]);
             }
         }
     }
-    for g in 0..G {
-        for n in 0..N {
-            s.store(sums[g][n], &mut out[g * vectors + at + n]);
+    for (n, sums) in sums.into_iter().enumerate() {
+        for (g, sum) in sums.into_iter().enumerate() {
+            s.store(sum, &mut out[g * vectors + at + n]);
         }
     }
 }
@@ -635,7 +635,8 @@ impl OneRow<'_> {
         let (sink_queries, recent_queries) = queries.split_at_mut(n_heads * head_dim);
         self.call.rotate_queries(s, row, true, 0, sink_queries);
         self.call.rotate_queries(s, row, false, 0, recent_queries);
-        let kv_words = n_kv_heads * self.call.head_words();
+        let words = self.call.head_words();
+        let kv_words = n_kv_heads * words;
         for block in blocks {
             // Slots lie too far apart for the machine to see them coming.
             for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
@@ -647,6 +648,7 @@ impl OneRow<'_> {
             }
             let queries = if block.first < keys.sinks { &*sink_queries } else { &*recent_queries };
             for kv_head in 0..n_kv_heads {
+                let keys = slots.map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
                 let mut done = 0;
                 while done < heads {
                     let head = kv_head * heads + done;
@@ -654,9 +656,9 @@ impl OneRow<'_> {
                     let q = &queries[head * head_dim..(head + group) * head_dim];
                     let w = &mut weights[head * stride + block.first - first..];
                     match (group, head_dim) {
-                        (3, 64) => self.score_block::<S, HALF, 4, 3>(s, *block, slots, kv_head, q, w, stride),
-                        (3, _) => self.score_block::<S, HALF, 0, 3>(s, *block, slots, kv_head, q, w, stride),
-                        _ => self.score_block::<S, HALF, 0, 1>(s, *block, slots, kv_head, q, w, stride),
+                        (3, 64) => self.score_block::<S, HALF, 4, 3>(s, *block, keys, q, w, stride),
+                        (3, _) => self.score_block::<S, HALF, 0, 3>(s, *block, keys, q, w, stride),
+                        _ => self.score_block::<S, HALF, 0, 1>(s, *block, keys, q, w, stride),
                     }
                     done += group;
                 }
@@ -671,7 +673,6 @@ impl OneRow<'_> {
             self.partials[head * (head_dim + 4) + head_dim..][..4].copy_from_slice(&sums);
         }
         out.fill(0.0);
-        let words = self.call.head_words();
         for near in (first..end).step_by(NEAR_KEYS) {
             let near = near..end.min(near + NEAR_KEYS);
             for key in near.end..end.min(near.end + NEAR_KEYS) {
@@ -702,8 +703,7 @@ impl OneRow<'_> {
         &self,
         s: S,
         block: KeyBlock,
-        slots: [&[u32]; BLOCK],
-        kv_head: usize,
+        keys: [&[u32]; BLOCK],
         queries: &[f32],
         weights: &mut [f32],
         stride: usize,
@@ -715,7 +715,7 @@ impl OneRow<'_> {
         let mut sums = [[s.splat(0.0); BLOCK]; G];
         for lane in 0..BLOCK {
             let key = lane.min(block.len - 1);
-            let (low, high) = slots[lane][kv_head * words..(kv_head + 1) * words].split_at(words / 2);
+            let (low, high) = keys[lane][..words].split_at(words / 2);
             let angles = Halves::new(&self.call.a.rope[(block.position + key) * head_dim..][..head_dim], half);
             let mut sum = [s.splat(0.0); G];
             for n in 0..half {
@@ -831,7 +831,7 @@ impl ChunkRows<'_> {
                 let mut query = 0;
                 while query < queries {
                     let left = queries - query;
-                    let group = if left >= 6 { 6 } else { group_of(left) };
+                    let group = if S::WIDE && left >= 6 { 6 } else { group_of(left) };
                     let q = &rotated[query * head_dim..(query + group) * head_dim];
                     let w = &mut weights[query * stride + (to + block) * BLOCK..];
                     match (group, pair) {
