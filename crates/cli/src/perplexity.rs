@@ -12,15 +12,14 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Debug, Args)]
-#[group(id = "input", required = true, multiple = false, args = ["text", "tokens"])]
 pub struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// A text file.
-    #[arg(long)]
+    #[arg(long, required_unless_present = "tokens")]
     text: Option<PathBuf>,
     /// A JSON array of token ids, or an object with such an array under `tokens`.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "text")]
     tokens: Option<PathBuf>,
     /// Read at most this many tokens.
     #[arg(long)]
@@ -59,21 +58,29 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     let mut session = Session::new(model, settings, args.chunk)?;
     let mut nll = Vec::with_capacity(tokens.len() - 1);
     let n_heads = session.model().config.heads.n_heads;
+    // Over the tokens for which another has left; over all while none has.
     let mut mass = vec![0.0f64; session.model().config.layers];
+    let mut mass_tokens = 0u64;
+    let capacity = settings.policy.capacity().unwrap_or(u64::MAX);
+    let first_full = if capacity < tokens.len() as u64 { capacity as usize } else { 0 };
     let mut progress = Progress::new("reading the text", tokens.len() as u64);
     let started = Instant::now();
     let mut done = 0;
     while done < tokens.len() {
         let fed = pollster::block_on(session.feed(&tokens[done..], Want::All { forced: &tokens[done + 1..] }))?;
-        done += fed.taken;
-        for row in &fed.rows {
+        for (index, row) in (done..).zip(&fed.rows) {
             if nll.len() + 1 < tokens.len() {
                 nll.push(f64::from(row.log_sum_exp) - f64::from(row.forced));
             }
+            if index < first_full {
+                continue;
+            }
+            mass_tokens += 1;
             for (sum, heads) in mass.iter_mut().zip(row.sink_mass.chunks_exact(n_heads)) {
                 *sum += heads.iter().map(|share| f64::from(*share)).sum::<f64>() / n_heads as f64;
             }
         }
+        done += fed.taken;
         progress.show(done as u64);
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -96,7 +103,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
         "cache_bytes": session.cache_bytes(),
         "workspace_bytes": session.workspace_bytes(),
         "tokens_per_second": per_second,
-        "sink_mass_per_layer": mass.iter().map(|sum| sum / tokens.len() as f64).collect::<Vec<_>>(),
+        "sink_mass_per_layer": mass.iter().map(|sum| sum / mass_tokens as f64).collect::<Vec<_>>(),
         "settings": args.cache.json(&settings),
         "chunk": args.chunk,
         "device": format!("{:?}", args.model.device).to_lowercase(),

@@ -6,15 +6,14 @@ use model::tokenizer::Tokenizer;
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
-#[group(id = "input", required = true, multiple = false, args = ["text", "file"])]
 pub struct TokenizeArgs {
     /// A GGUF file; only its tokenizer is read.
     #[arg(long, default_value = "models/SmolLM2-135M-Instruct.Q4_1.gguf")]
     model: PathBuf,
-    #[arg(long)]
+    #[arg(long, required_unless_present = "file")]
     text: Option<String>,
     /// Read as it is: no newline is trimmed.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "text")]
     file: Option<PathBuf>,
 }
 

@@ -17,7 +17,7 @@ const CHUNK: usize = 128;
 #[derive(Clone, Debug, Args)]
 pub struct SamplerArgs {
     /// 0 takes the best token every time.
-    #[arg(long, default_value_t = 0.7)]
+    #[arg(long, default_value_t = 0.7, allow_negative_numbers = true)]
     temperature: f32,
     /// Only the best so many tokens, at most 64; 0 is 64.
     #[arg(long, default_value_t = 0)]
