@@ -1,5 +1,6 @@
 use kernels::Storage;
-use model::session::{CacheSettings, Place, Session, SessionError, Want};
+use model::device::Place;
+use model::session::{CacheSettings, Session, SessionError, Want};
 use model::weights::WeightsError;
 use policy::{Policy, Positions};
 use std::rc::Rc;

@@ -1,8 +1,9 @@
 use kernels::Storage;
 use model::chat::{Message, Role};
+use model::device::Place;
 use model::generate::{Conversation, Event, GenerateError, Reason, Text};
 use model::sampler::Settings;
-use model::session::{CacheSettings, Model, Place, Session};
+use model::session::{CacheSettings, Model, Session};
 use policy::{Policy, Positions};
 use std::rc::Rc;
 use tests::{Tiny, load, real_model};

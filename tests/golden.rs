@@ -1,5 +1,6 @@
 use kernels::Storage;
-use model::session::{CacheSettings, Model, Place, Session, Want};
+use model::device::Place;
+use model::session::{CacheSettings, Model, Session, Want};
 use policy::{Policy, Positions};
 use serde::Deserialize;
 use std::collections::BTreeMap;

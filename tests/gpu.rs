@@ -1,7 +1,8 @@
 use crate::golden::{Policies, check_logits};
 use crate::identities::{ROUNDING, ROUNDING_F16};
 use kernels::Storage;
-use model::session::{CacheSettings, Place};
+use model::device::Place;
+use model::session::{CacheSettings, Session, Want};
 use policy::{Policy, Positions};
 use std::rc::Rc;
 use tests::{Kind, Random, Tiny, golden, load, read_all, real_model};
@@ -17,6 +18,7 @@ fn the_gpu_agrees() {
         assert!(check.ok(), "{}", check.name);
     }
     twins(&place);
+    replays(&place);
     real(&place);
 }
 
@@ -61,6 +63,21 @@ fn twins(place: &Place) {
                 }
             }
         }
+    }
+}
+
+/// Single tokens are soon read by replaying a recording, which twins() has compared with the CPU; a dense cache that grows
+/// takes new buffers, and so a new recording.
+fn replays(place: &Place) {
+    let (model, _) = load(&Tiny::default().gguf(), place.clone()).expect("a tiny model loads");
+    let settings = CacheSettings { policy: Policy::Dense, positions: Positions::Slot, storage: Storage::F16 };
+    let mut session = Session::new(model, settings, 8).expect("fits");
+    let want = Want::Last { penalty: 1.0, penalized: &[] };
+    for (token, replays) in [(0, false), (1, false), (2, true), (100, true), (255, true), (256, false), (260, true)] {
+        while session.stream().fed() <= token {
+            pollster::block_on(session.feed(&[7], want)).expect("fed");
+        }
+        assert_eq!(session.replays(), replays, "after token {token}");
     }
 }
 

@@ -1,5 +1,6 @@
 use kernels::Storage;
-use model::session::{CacheSettings, Model, Place};
+use model::device::Place;
+use model::session::{CacheSettings, Model};
 use policy::{Policy, Positions};
 use proptest::prelude::*;
 use std::rc::Rc;

@@ -1,7 +1,8 @@
 //! What the tests share: small random models as GGUF files, the real model, and the golden values.
 
+use model::device::Place;
 use model::gguf::Header;
-use model::session::{CacheSettings, Model, Place, Session, Want};
+use model::session::{CacheSettings, Model, Session, Want};
 use model::transformer::RowReport;
 use model::weights::{Loader, WeightsError};
 use std::path::PathBuf;

@@ -6,8 +6,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("policy", &[]),
     ("kernels", &[]),
     ("model", &["policy", "kernels"]),
-    ("cli", &["policy", "kernels", "model"]),
-    ("wasm", &["policy", "kernels", "model"]),
+    ("cli", &["model"]),
+    ("wasm", &["model"]),
     ("xtask", &[]),
 ];
 

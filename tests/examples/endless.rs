@@ -5,7 +5,8 @@
 //! The time of a step is the median of a tenth of the run; runs of the two backends alternate.
 
 use kernels::Storage;
-use model::session::{CacheSettings, Place, Session, Want};
+use model::device::Place;
+use model::session::{CacheSettings, Session, Want};
 use policy::{Policy, Positions};
 use std::rc::Rc;
 use std::time::Instant;

@@ -2,8 +2,9 @@
 
 use crate::Failure;
 use crate::settings::{DeviceName, ModelArgs};
+use model::device::Place;
 use model::gguf::Header;
-use model::session::{Model, Place};
+use model::session::Model;
 use model::weights::Loader;
 use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Read};

@@ -2,9 +2,9 @@
 
 use crate::Failure;
 use clap::{Args, ValueEnum};
-use kernels::Storage;
+use model::Storage;
+use model::policy::{Policy, Positions};
 use model::session::CacheSettings;
-use policy::{Policy, Positions};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 

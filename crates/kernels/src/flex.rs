@@ -121,3 +121,25 @@ impl Ops for Flex {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::WordBuffer;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_buffer_is_written_in_place() {
+        let mut buffer = WordBuffer::zeros(4, &Device::flex());
+        buffer.write(vec![7, 8]);
+        let words = buffer.read().into_data().try_to_vec::<u32>().expect("words");
+        assert_eq!(words, [7, 8, 0, 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a clone of `buffer` is alive")]
+    fn a_clone_would_cost_a_copy_at_every_token() {
+        let mut buffer = WordBuffer::zeros(4, &Device::flex());
+        let _clone = buffer.alias();
+        buffer.write(vec![7]);
+    }
+}

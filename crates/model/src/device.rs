@@ -1,8 +1,15 @@
-//! Finding a GPU.
+//! Where a model runs.
 
-use crate::session::Place;
 use burn::tensor::Device;
 use kernels::Grid;
+
+/// Where a model runs.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub device: Device,
+    /// How the shaders spread their work; none on the CPU.
+    pub grid: Option<Grid>,
+}
 
 /// What a GPU is called, and whether it is a CPU in disguise.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +24,11 @@ pub struct Adapter {
 pub struct NoGpu(String);
 
 impl Place {
+    /// The CPU.
+    pub fn cpu() -> Self {
+        Self { device: Device::flex(), grid: None }
+    }
+
     /// The GPU. Once a process: a second initialisation fails. `software` says that the adapter is a CPU in disguise,
     /// where the caller knows; a browser does not tell the module, natively the adapter itself does.
     ///

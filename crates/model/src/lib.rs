@@ -18,3 +18,7 @@ pub mod store;
 pub mod tokenizer;
 pub mod transformer;
 pub mod weights;
+
+/// What callers need of the rooms below, so that they know this one alone.
+pub use kernels::{Storage, self_test};
+pub use policy;

@@ -1,11 +1,12 @@
 //! One stream: a model, the cache behind it, and how tokens are fed to both.
 
 use crate::config::Config;
+use crate::device::Place;
 use crate::store::Store;
 use crate::transformer::{Input, RowReport, Workspace, rope_table};
 use crate::weights::Weights;
-use burn::tensor::{Device, Tensor};
-use kernels::{Grid, Storage};
+use burn::tensor::Tensor;
+use kernels::Storage;
 use policy::{CacheShape, Policy, PolicyError, Positions, Stream};
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,21 +15,6 @@ use std::rc::Rc;
 const DENSE_SLOTS: u64 = 256;
 /// Slots at which a dense cache stops.
 pub const DENSE_LIMIT: u64 = 32_768;
-
-/// Where a model runs.
-#[derive(Clone, Debug)]
-pub struct Place {
-    pub device: Device,
-    /// How the shaders spread their work; none on the CPU.
-    pub grid: Option<Grid>,
-}
-
-impl Place {
-    /// The CPU.
-    pub fn cpu() -> Self {
-        Self { device: Device::flex(), grid: None }
-    }
-}
 
 /// A model's shape and weights.
 #[derive(Debug)]

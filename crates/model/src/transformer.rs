@@ -4,7 +4,7 @@
 //! forward to the next is in its step buffer, so that a step can be recorded and replayed.
 
 use crate::config::Config;
-use crate::session::Place;
+use crate::device::Place;
 use crate::store::Store;
 use crate::weights::{Layer, Weights};
 use burn::tensor::{Device, Tensor};

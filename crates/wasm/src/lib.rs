@@ -9,11 +9,12 @@ mod objects;
 mod self_test;
 
 use js_sys::{Error, Uint8Array};
+use model::device::Place;
 use model::generate::{Conversation, Text};
-use model::session::{CacheSettings, Model, Place, Session};
+use model::policy::{Policy, Positions};
+use model::session::{CacheSettings, Model, Session};
 use model::weights::Loader;
 use objects::{CacheSettingsJs, LoadProgress, ModelInfo, SendOptions};
-use policy::{Policy, Positions};
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
@@ -123,8 +124,8 @@ impl Engine {
             },
             positions: Positions::Slot,
             storage: match settings.kv.as_str() {
-                "f32" => kernels::Storage::F32,
-                "f16" => kernels::Storage::F16,
+                "f32" => model::Storage::F32,
+                "f16" => model::Storage::F16,
                 other => return Err(failure(format!("there is no storage `{other}`: use f32 or f16"))),
             },
         };

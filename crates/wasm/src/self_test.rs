@@ -1,6 +1,6 @@
 //! The kernels' self-test, as an object.
 
-use model::session::Place;
+use model::device::Place;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -20,7 +20,7 @@ pub struct SelfTest {
 
 /// Runs each kernel on stored inputs.
 pub async fn run(place: &Place) -> SelfTest {
-    let checks: Vec<KernelCheck> = kernels::self_test::run(&place.device, place.grid)
+    let checks: Vec<KernelCheck> = model::self_test::run(&place.device, place.grid)
         .await
         .into_iter()
         .map(|check| KernelCheck { ok: check.ok(), name: check.name, error: check.error, tolerance: check.tolerance })
