@@ -30,6 +30,7 @@ fn answer(conversation: &mut Conversation, text: &Text) -> (Vec<u32>, String, Re
 
 #[test]
 fn the_real_model_answers_and_its_turns_are_closed() {
+    let _alone = tests::alone();
     let (model, header) = real_model(Place::cpu());
     let text = Text::from_gguf(&header).expect("tokenizer and template");
     let mut conversation = conversation(&model, Policy::Sinks { sinks: 4, recent: 1020 });

@@ -5,7 +5,7 @@ use policy::{Policy, Positions};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use tests::{golden, read_all, real_model};
+use tests::{alone, golden, read_all, real_model};
 
 #[derive(Deserialize)]
 pub struct Logits {
@@ -97,11 +97,13 @@ pub fn check_logits(model: &Rc<Model>) {
 
 #[test]
 fn logits() {
+    let _alone = alone();
     check_logits(&real_model(Place::cpu()).0);
 }
 
 #[test]
 fn every_policy_in_full_precision() {
+    let _alone = alone();
     let policies: Policies = golden("policies.json");
     let (model, _) = real_model(Place::cpu());
     println!("{:<14} {:>6} {:>10} {:>10} {:>10}", "run", "chunk", "worst", "mean diff", "mean nll");

@@ -10,6 +10,7 @@ use tests::{Kind, Random, Tiny, golden, load, read_all, real_model};
 /// One GPU a process, and tensors of one device in one thread: all of it is one test.
 #[test]
 fn the_gpu_agrees() {
+    let _alone = tests::alone();
     let (place, adapter) = pollster::block_on(Place::gpu(None))
         .expect("a Vulkan driver is there: `apt-get install mesa-vulkan-drivers` has one that runs on the CPU");
     println!("on {} (software: {})", adapter.name, adapter.software);

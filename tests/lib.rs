@@ -7,6 +7,7 @@ use model::transformer::RowReport;
 use model::weights::{Loader, WeightsError};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The checkout's root.
 pub fn root() -> PathBuf {
@@ -31,6 +32,14 @@ pub fn real_model_path() -> PathBuf {
     let path = root().join("models/SmolLM2-135M-Instruct.Q4_1.gguf");
     assert!(path.exists(), "{} is missing: `cargo xtask demo` or `cargo xtask test` fetches it", path.display());
     path
+}
+
+/// The machine, for tests that keep all its cores busy: two at a time take far longer than one after the other, since the
+/// kernels' threads wait awake for each other.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static MACHINE: Mutex<()> = Mutex::new(());
+    // A test that failed with it has left nothing behind.
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The real model at `place`.

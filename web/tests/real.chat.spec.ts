@@ -93,3 +93,29 @@ test("cpu: a web page in place of the weights is named as such", async ({ page }
   await expect(page.getByRole("button", { name: "Retry" })).toBeEnabled(patient);
   await expect(status).toContainText(/HTML|web page/i);
 });
+
+test("cpu: while the weights are read the module's memory stays below the file and 64 MiB", async ({ page }) => {
+  await page.goto("/");
+  const { size, peak, after } = await page.evaluate(async () => {
+    const address = new URL("pkg/wasm.js", location.href).href;
+    const module = await import(/* @vite-ignore */ address);
+    await module.default({ module_or_path: new URL("wasm_bg.wasm", address) });
+    const engine = await module.Engine.create("cpu", false);
+    engine.load_begin();
+    const body = (await fetch("models/SmolLM2-135M-Instruct.Q4_1.gguf")).body?.getReader();
+    let size = 0;
+    let peak = 0;
+    for (;;) {
+      const piece = await body?.read();
+      if (piece?.value === undefined) break;
+      size += piece.value.length;
+      engine.load_push(piece.value);
+      peak = Math.max(peak, module.memory_bytes());
+    }
+    await engine.load_end();
+    return { size, peak, after: module.memory_bytes() as number };
+  });
+  console.log(`file ${size} bytes; module ${peak} at most while reading, ${after} with the tokenizer built`);
+  expect(size).toBe(98_362_432);
+  expect(Math.max(peak, after)).toBeLessThan(size + 64 * 1024 * 1024);
+});
