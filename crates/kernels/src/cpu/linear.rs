@@ -2,8 +2,8 @@
 //!
 //! Quantized weights meet activations rounded to 16 bits, one scale for each 32 columns; a block's sum of products is an
 //! exact integer, and blocks are added in f32 in order. So a chunk gives, to the bit, what its rows give one by one. The
-//! rounding costs some 2e-6 of the sum of |w x|; where one value outweighs its block (the first token's residual does),
-//! what the rounding left over is multiplied too. Unquantized weights are multiplied in f32.
+//! rounding costs some 2e-6 of the sum of |w x|; in blocks with values far above the row's others (the first token's residual
+//! has one of 2e4) what the rounding left over is multiplied too. Unquantized weights are multiplied in f32.
 
 #![expect(clippy::needless_range_loop, reason = "the innermost loops index several small arrays in step")]
 
@@ -33,6 +33,9 @@ pub enum Epilogue {
     SiluGate,
 }
 
+/// A block whose largest value is so many times the row's root mean square is rounded twice: the steps of such blocks
+/// would make up most of a row's error.
+const FAR: f32 = 8.0;
 /// Rows that share a load of weights.
 const TILE: usize = 4;
 /// From this many rows on, unpacked weights are kept for the rows that follow.
@@ -95,7 +98,7 @@ struct Activations {
     pairs: Vec<[u32; 16]>,
     /// What a 16-bit value of 1 stands for, and the sum of the block's values, in true size.
     scales: Vec<[f32; 2]>,
-    /// By row: what rounding left over in blocks that one value outweighs.
+    /// By row: what rounding left over in blocks with far values.
     rests: Vec<Vec<Rest>>,
     /// Single precision values; for the quantized codecs unused.
     values: Vec<[f32; BLOCK]>,
@@ -179,6 +182,7 @@ impl Kernel for Quantize<'_> {
             rests.clear();
             let x = x.as_chunks::<8>().0;
             let factor = self.norm.map_or(1.0, |norm| inverse_rms(s, x, norm.eps));
+            let far = FAR * root_mean_square(s, x, gain);
             for block in 0..blocks {
                 let mut values = [s.splat(0.0); 4];
                 for i in 0..4 {
@@ -190,7 +194,7 @@ impl Kernel for Quantize<'_> {
                 let at = row * blocks + block;
                 let rounded = quantize(s, values, factor, self.q4, &mut self.pairs[at]);
                 self.scales[at] = rounded.scales;
-                if rounded.outweighed {
+                if rounded.greatest > far {
                     let mut pairs = [0; 16];
                     let scales = quantize(s, rounded.rest, factor, self.q4, &mut pairs).scales;
                     rests.push(Rest { block, pairs, scales });
@@ -200,12 +204,26 @@ impl Kernel for Quantize<'_> {
     }
 }
 
+/// The root of the mean square of a row times its gain.
+#[inline(always)]
+fn root_mean_square<S: Simd>(s: S, x: &[[f32; 8]], gain: Option<&[[f32; 8]]>) -> f32 {
+    let mut sum = s.splat(0.0);
+    for (i, x) in x.iter().enumerate() {
+        let mut value = s.load(x);
+        if let Some(gain) = gain {
+            value = s.mul(value, s.load(&gain[i]));
+        }
+        sum = s.mul_add(value, value, sum);
+    }
+    (simd::sum(s, sum) / (x.len() * 8) as f32).sqrt()
+}
+
 /// A block of activations after rounding.
 struct Rounded<F> {
     /// As in [`Activations`].
     scales: [f32; 2],
-    /// Whether one value outweighs all others together.
-    outweighed: bool,
+    /// The largest magnitude; a block is rounded in steps of it.
+    greatest: f32,
     /// What the rounding left over.
     rest: [F; 4],
 }
@@ -214,11 +232,10 @@ struct Rounded<F> {
 #[inline(always)]
 fn quantize<S: Simd>(s: S, values: [S::F; 4], factor: f32, q4: bool, pairs: &mut [u32; 16]) -> Rounded<S::F> {
     let zero = s.splat(0.0);
-    let (mut greatest, mut weight, mut poison) = (zero, zero, zero);
+    let (mut greatest, mut poison) = (zero, zero);
     for value in values {
         let magnitude = s.max(value, s.sub(zero, value));
         greatest = s.max(greatest, magnitude);
-        weight = s.add(weight, magnitude);
         // Zero, or NaN where the value is not finite: integers could not tell.
         poison = s.mul_add(value, zero, poison);
     }
@@ -252,7 +269,7 @@ fn quantize<S: Simd>(s: S, values: [S::F; 4], factor: f32, q4: bool, pairs: &mut
     // At most 32 * 32767, which f32 holds exactly.
     let total = simd::sum(s, s.to_f(sums));
     let scale = step * factor + simd::sum(s, poison);
-    Rounded { scales: [scale, total * scale], outweighed: greatest * 2.0 > simd::sum(s, weight), rest }
+    Rounded { scales: [scale, total * scale], greatest, rest }
 }
 
 struct Widen<'a> {
