@@ -102,7 +102,7 @@ fn logits() {
 }
 
 /// Largest difference of a token's loss, in nats. The golden file asks for 2e-3, which all runs keep but one: a window of
-/// 16 without sinks leaves the model in states where single tokens move by 2e-2 with the 16 bits to which the CPU rounds
+/// 16 without sinks leaves the model in states where single tokens move by 4e-2 with the 16 bits to which the CPU rounds
 /// activations, and still by 5e-3 with 30. Its mean keeps the golden file's tolerance. The README says so too.
 fn per_token(name: &str) -> f64 {
     if name == "window_16" { 5e-2 } else { 2e-3 }
