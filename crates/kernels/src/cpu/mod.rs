@@ -22,7 +22,7 @@ pub use append::append;
 pub use attend::{Attend, attend};
 pub use embed::embed;
 pub use head::head;
-pub use linear::{Epilogue, Norm, linear};
+pub use linear::{Arithmetic, Epilogue, Norm, linear, linear_by};
 
 /// How the arena keeps keys and values. One slot holds the keys of all key/value heads, then
 /// their values; keys are not rotated.
