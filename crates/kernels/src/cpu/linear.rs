@@ -7,7 +7,7 @@
 mod rounded;
 mod single;
 
-use super::simd::{self, Kernel, Simd, dispatch};
+use super::simd::{self, Simd};
 use super::threads::{self, Disjoint, share};
 use crate::packed::{Codec, OCTET, Packed, octets};
 use std::ops::Range;
@@ -114,11 +114,11 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Runs `kernel` for each part's pairs of octets; parts run at once.
-fn share_pairs<K: Kernel>(octets: usize, kernel: impl Fn(Range<usize>) -> K + Sync) {
+/// Calls `run` with each part's pairs of octets; parts run at once.
+fn share_pairs(octets: usize, run: impl Fn(Range<usize>) + Sync) {
     let pairs = octets.div_ceil(2);
     let parts = pairs.min(threads::threads() * PARTS_A_THREAD);
-    threads::run(parts, |part| dispatch(kernel(share(pairs, part, parts))));
+    threads::run(parts, |part| run(share(pairs, part, parts)));
 }
 
 /// `1 / sqrt(mean(x^2) + eps)`.

@@ -10,10 +10,13 @@ mod linear;
 mod simd;
 #[cfg(target_arch = "x86_64")]
 mod simd_avx2;
+#[cfg(target_arch = "x86_64")]
+mod simd_avx512;
 #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 mod simd_portable;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod simd_wasm;
+mod simd_wide;
 #[cfg(test)]
 mod tests;
 mod threads;

@@ -27,7 +27,7 @@ pub(super) fn linear(input: Input<'_>, w: &Packed<'_>, target: Target<'_>) {
     ACTIVATIONS.with_borrow_mut(|activations| {
         activations.prepare(input, w.codec);
         let rows = input.rows;
-        share_pairs(octets(w.rows), |pairs| Part { activations, rows, w, target, pairs });
+        share_pairs(octets(w.rows), |pairs| dispatch(Part { activations, rows, w, target, pairs }));
     });
 }
 

@@ -1,4 +1,4 @@
-//! Products in f32, eight rows of weights in the lanes.
+//! Products in f32, two octets of rows of weights in the lanes.
 //!
 //! A weight is `d * code + m`, rounded once, as it is wherever weights are unpacked to f32. Columns are added one by one
 //! within a panel, then the panels: less is lost than in one long sum, and the order is the same whatever the number of rows,
@@ -7,18 +7,19 @@
 #![expect(clippy::needless_range_loop, reason = "the innermost loops index several small arrays in step")]
 
 use super::{Input, Target, inverse_rms, share_pairs};
-use crate::cpu::simd::{self, Kernel, Simd, dispatch};
+use crate::cpu::simd::{Kernel, Simd, dispatch};
+use crate::cpu::simd_wide::{self, Wide, WideKernel};
 use crate::cpu::threads::Disjoint;
 use crate::packed::{BLOCK, Codec, Packed, octets};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Rows that share a load of weights.
+/// Rows that share a load of weights: as many as there are registers for their sums.
 const TILE: usize = 6;
+/// The same where sixteen lanes are one register.
+const TALL_TILE: usize = 8;
 /// From this many rows on, unpacked weights are kept for the rows that follow.
 const UNPACK_FROM: usize = 5;
-/// Octets that one row meets at once: a sum waits for the one before it, so that there must be several.
-const ABREAST: usize = 4;
 /// Blocks of a pair of octets that are unpacked at a time: 12 KiB, which stays in the first cache.
 const PANEL: usize = 6;
 /// Pairs of octets whose products are gathered before they are stored: one after another, each would touch a line of
@@ -34,7 +35,7 @@ pub(super) fn linear(input: Input<'_>, w: &Packed<'_>, target: Target<'_>) {
     ACTIVATIONS.with_borrow_mut(|activations| {
         activations.prepare(input, w.codec);
         let rows = input.rows;
-        share_pairs(octets(w.rows), |pairs| Part { activations, rows, w, target, pairs });
+        share_pairs(octets(w.rows), |pairs| simd_wide::dispatch(Part { activations, rows, w, target, pairs }));
     });
 }
 
@@ -110,7 +111,7 @@ impl Prepare<'_> {
     }
 }
 
-/// How a word of eight rows yields weights.
+/// How words of sixteen rows yield weights.
 trait Code {
     /// Codes of a word; a block has `BLOCK / CODES` words.
     const CODES: usize;
@@ -118,10 +119,16 @@ trait Code {
     const SCALES: usize;
     /// The column, within the block, of a word's code.
     fn column(word: usize, code: usize) -> usize;
-    /// Scale and minimum of eight rows.
-    fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2];
+    /// Scales and minima, from two octets' words.
+    fn scales<W: Wide>(w: W, words: [&[u32]; 2]) -> [W::F; 2];
     /// The weights of code `i`.
-    fn weights<S: Simd>(s: S, word: S::I, i: usize, scales: [S::F; 2]) -> S::F;
+    fn weights<W: Wide>(w: W, words: W::I, i: usize, scales: [W::F; 2]) -> W::F;
+}
+
+/// The first `N` words.
+#[inline(always)]
+fn first<const N: usize>(words: &[u32]) -> &[u32; N] {
+    words.first_chunk().unwrap_or(&[0; N])
 }
 
 struct Q4;
@@ -136,25 +143,24 @@ impl Code for Q4 {
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2] {
-        let words = words.as_array().map_or(s.splat_i(0), |words| s.load_i(words));
-        [simd::low_halves(s, words), simd::high_halves(s, words)]
+    fn scales<W: Wide>(w: W, words: [&[u32]; 2]) -> [W::F; 2] {
+        let words = w.load_i([first(words[0]), first(words[1])]);
+        [w.low_halves(words), w.high_halves(words)]
     }
 
     #[inline(always)]
-    fn weights<S: Simd>(s: S, word: S::I, i: usize, [d, m]: [S::F; 2]) -> S::F {
-        let shifted = match i {
-            0 => word,
-            1 => s.shift_right::<4>(word),
-            2 => s.shift_right::<8>(word),
-            3 => s.shift_right::<12>(word),
-            4 => s.shift_right::<16>(word),
-            5 => s.shift_right::<20>(word),
-            6 => s.shift_right::<24>(word),
-            _ => s.shift_right::<28>(word),
+    fn weights<W: Wide>(w: W, words: W::I, i: usize, [d, m]: [W::F; 2]) -> W::F {
+        let codes = match i {
+            0 => w.and(words, 0xF),
+            1 => w.and(w.shift_right::<4>(words), 0xF),
+            2 => w.and(w.shift_right::<8>(words), 0xF),
+            3 => w.and(w.shift_right::<12>(words), 0xF),
+            4 => w.and(w.shift_right::<16>(words), 0xF),
+            5 => w.and(w.shift_right::<20>(words), 0xF),
+            6 => w.and(w.shift_right::<24>(words), 0xF),
+            _ => w.shift_right::<28>(words),
         };
-        let code = if i < 7 { s.and(shifted, s.splat_i(0xF)) } else { shifted };
-        s.mul_add(d, s.to_f(code), m)
+        w.mul_add(d, w.to_f(codes), m)
     }
 }
 
@@ -170,21 +176,21 @@ impl Code for Q8 {
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2] {
+    fn scales<W: Wide>(w: W, words: [&[u32]; 2]) -> [W::F; 2] {
         // Codes stand at the top of their words.
-        let d = words.as_array().map_or(s.splat(0.0), |words| s.halves(words));
-        [s.mul(d, s.splat(1.0 / (1 << 24) as f32)), s.splat(0.0)]
+        let d = w.halves([first(words[0]), first(words[1])]);
+        [w.mul(d, w.splat(1.0 / (1 << 24) as f32)), w.splat(0.0)]
     }
 
     #[inline(always)]
-    fn weights<S: Simd>(s: S, word: S::I, i: usize, [d, _]: [S::F; 2]) -> S::F {
+    fn weights<W: Wide>(w: W, words: W::I, i: usize, [d, _]: [W::F; 2]) -> W::F {
         let top = match i {
-            0 => s.shift_left::<24>(word),
-            1 => s.shift_left::<16>(word),
-            2 => s.shift_left::<8>(word),
-            _ => word,
+            0 => w.shift_left::<24>(words),
+            1 => w.shift_left::<16>(words),
+            2 => w.shift_left::<8>(words),
+            _ => words,
         };
-        s.mul(d, s.to_f(s.and(top, s.splat_i(0xFF00_0000))))
+        w.mul(d, w.to_f(w.and(top, 0xFF00_0000)))
     }
 }
 
@@ -200,13 +206,13 @@ impl Code for F16 {
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, _: &[u32]) -> [S::F; 2] {
-        [s.splat(0.0); 2]
+    fn scales<W: Wide>(w: W, _: [&[u32]; 2]) -> [W::F; 2] {
+        [w.splat(0.0); 2]
     }
 
     #[inline(always)]
-    fn weights<S: Simd>(s: S, word: S::I, i: usize, _: [S::F; 2]) -> S::F {
-        if i == 0 { simd::low_halves(s, word) } else { simd::high_halves(s, word) }
+    fn weights<W: Wide>(w: W, words: W::I, i: usize, _: [W::F; 2]) -> W::F {
+        if i == 0 { w.low_halves(words) } else { w.high_halves(words) }
     }
 }
 
@@ -222,13 +228,13 @@ impl Code for F32 {
     }
 
     #[inline(always)]
-    fn scales<S: Simd>(s: S, _: &[u32]) -> [S::F; 2] {
-        [s.splat(0.0); 2]
+    fn scales<W: Wide>(w: W, _: [&[u32]; 2]) -> [W::F; 2] {
+        [w.splat(0.0); 2]
     }
 
     #[inline(always)]
-    fn weights<S: Simd>(s: S, word: S::I, _: usize, _: [S::F; 2]) -> S::F {
-        s.as_f(word)
+    fn weights<W: Wide>(w: W, words: W::I, _: usize, _: [W::F; 2]) -> W::F {
+        w.as_f(words)
     }
 }
 
@@ -250,95 +256,99 @@ struct Part<'a> {
     pairs: Range<usize>,
 }
 
-impl Kernel for Part<'_> {
+impl WideKernel for Part<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
+    fn run<W: Wide>(self, w: W) {
         match self.w.codec {
-            Codec::Q4 => self.by::<S, Q4>(s),
-            Codec::Q8 => self.by::<S, Q8>(s),
-            Codec::F16 => self.by::<S, F16>(s),
-            Codec::F32 => self.by::<S, F32>(s),
+            Codec::Q4 => self.by::<W, Q4>(w),
+            Codec::Q8 => self.by::<W, Q8>(w),
+            Codec::F16 => self.by::<W, F16>(w),
+            Codec::F32 => self.by::<W, F32>(w),
         }
     }
 }
 
-impl Part<'_> {
+/// The words and scales of a pair of octets. At an odd end it is one octet twice.
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    words: [&'a [[u32; 8]]; 2],
+    scales: [&'a [u32]; 2],
+}
+
+impl<'a> Weights<'a> {
     #[inline(always)]
-    fn by<S: Simd, C: Code>(self, s: S) {
+    fn words<W: Wide, C: Code>(&self, w: W, block: usize, word: usize) -> W::I {
+        let at = block * (BLOCK / C::CODES) + word;
+        w.load_i(self.words.map(|words| &words[at]))
+    }
+
+    #[inline(always)]
+    fn scales<W: Wide, C: Code>(&self, w: W, block: usize) -> [W::F; 2] {
+        let range = block * C::SCALES..(block + 1) * C::SCALES;
+        C::scales(w, self.scales.map(|scales| &scales[range.clone()]))
+    }
+
+    /// Asks for the same block of the pair that is `pairs` further on.
+    #[inline(always)]
+    fn prefetch<W: Wide, C: Code>(&self, w: W, block: usize, pairs: usize) {
+        const WORDS_OF_A_LINE: usize = 2;
+        let n_words = BLOCK / C::CODES;
+        for (words, scales) in self.words.into_iter().zip(self.scales) {
+            let ahead = words.as_ptr().wrapping_add(2 * pairs * words.len() + block * n_words);
+            for line in (0..n_words).step_by(WORDS_OF_A_LINE) {
+                w.half().prefetch(ahead.wrapping_add(line).cast());
+            }
+            w.half().prefetch(scales.as_ptr().wrapping_add(2 * pairs * scales.len() + block * C::SCALES));
+        }
+    }
+}
+
+impl<'a> Part<'a> {
+    #[inline(always)]
+    fn by<W: Wide, C: Code>(self, w: W) {
+        // A sum waits for the one before it, so that several pairs go abreast, as far as registers last.
         match self.rows {
-            1 => self.direct::<S, C, 1, ABREAST>(s),
-            2 => self.direct::<S, C, 2, 2>(s),
-            3 => self.direct::<S, C, 3, 2>(s),
-            4 => self.direct::<S, C, 4, 2>(s),
-            _ => self.unpacked::<S, C>(s),
+            1 => self.direct::<W, C, 1, 2>(w),
+            2 if W::ONE => self.direct::<W, C, 2, 2>(w),
+            3 if W::ONE => self.direct::<W, C, 3, 2>(w),
+            4 if W::ONE => self.direct::<W, C, 4, 2>(w),
+            2 => self.direct::<W, C, 2, 1>(w),
+            3 => self.direct::<W, C, 3, 1>(w),
+            4 => self.direct::<W, C, 4, 1>(w),
+            _ => self.unpacked::<W, C>(w),
         }
     }
 
-    /// `T` rows, in all, straight from the packed words, `O` octets at a time.
     #[inline(always)]
-    fn direct<S: Simd, C: Code, const T: usize, const O: usize>(&self, s: S) {
-        const { assert!(T < UNPACK_FROM && O.is_multiple_of(2)) }
+    fn weights(&self, pair: usize) -> Weights<'a> {
+        let octets = [2 * pair, 2 * pair + 1].map(|octet| octet.min(self.target.octets - 1));
+        Weights {
+            words: octets.map(|octet| self.w.octet_words(octet).as_chunks().0),
+            scales: octets.map(|octet| self.w.octet_scales(octet)),
+        }
+    }
+
+    /// `T` rows, in all, straight from the packed words, `P` pairs of octets at a time.
+    #[inline(always)]
+    fn direct<W: Wide, C: Code, const T: usize, const P: usize>(&self, w: W) {
+        const { assert!(T < UNPACK_FROM) }
         let x: [_; T] = std::array::from_fn(|t| self.activations.row(t));
-        for first in self.pairs.clone().step_by(O / 2) {
-            // Past the end the last octet again, whose products are dropped.
-            let octets = std::array::from_fn(|o| (2 * first + o).min(self.target.octets - 1));
-            let y = self.multiply::<S, C, T, O>(s, octets, x);
-            for pair in 0..(O / 2).min(self.pairs.end - first) {
+        for first in self.pairs.clone().step_by(P) {
+            // Past the end the last pair again, whose products are dropped.
+            let weights = std::array::from_fn(|p| self.weights((first + p).min(self.pairs.end - 1)));
+            let y = multiply::<W, C, T, P>(w, weights, x);
+            for (pair, y) in (first..self.pairs.end).zip(y) {
                 for t in 0..T {
                     // SAFETY: parts have different pairs.
-                    unsafe { self.target.finish(s, t, first + pair, [y[2 * pair][t], y[2 * pair + 1][t]]) };
+                    unsafe { self.target.finish(w.half(), t, pair, w.split(y[t])) };
                 }
             }
         }
-    }
-
-    /// The products of `O` octets with `T` rows.
-    #[inline(always)]
-    fn multiply<S: Simd, C: Code, const T: usize, const O: usize>(
-        &self,
-        s: S,
-        octets: [usize; O],
-        x: [&[[f32; BLOCK]]; T],
-    ) -> [[S::F; T]; O] {
-        let n_words = BLOCK / C::CODES;
-        let words: [&[[u32; 8]]; O] = octets.map(|octet| self.w.octet_words(octet).as_chunks().0);
-        let scales: [&[u32]; O] = octets.map(|octet| self.w.octet_scales(octet));
-        let mut y = [[s.splat(0.0); T]; O];
-        let mut sums = y;
-        for block in 0..self.activations.blocks {
-            if block.is_multiple_of(PANEL) {
-                add_panel(s, &mut y, &mut sums);
-            }
-            let mut block_scales = [[s.splat(0.0); 2]; O];
-            for o in 0..O {
-                block_scales[o] = C::scales(s, &scales[o][block * C::SCALES..(block + 1) * C::SCALES]);
-                // The same block of the octets that come next.
-                let ahead = words[o].as_ptr().wrapping_add(O * words[o].len() + block * n_words);
-                for line in (0..n_words).step_by(2) {
-                    s.prefetch(ahead.wrapping_add(line).cast());
-                }
-                s.prefetch(scales[o].as_ptr().wrapping_add(O * scales[o].len() + block * C::SCALES));
-            }
-            let x: [_; T] = std::array::from_fn(|t| &x[t][block]);
-            for word in 0..n_words {
-                for o in 0..O {
-                    let codes = s.load_i(&words[o][block * n_words + word]);
-                    for i in 0..C::CODES {
-                        let weights = C::weights(s, codes, i, block_scales[o]);
-                        for t in 0..T {
-                            sums[o][t] = s.mul_add(weights, s.splat(x[t][word * C::CODES + i]), sums[o][t]);
-                        }
-                    }
-                }
-            }
-        }
-        add_panel(s, &mut y, &mut sums);
-        y
     }
 
     /// Many rows: weights are unpacked a panel at a time.
     #[inline(always)]
-    fn unpacked<S: Simd, C: Code>(&self, s: S) {
+    fn unpacked<W: Wide, C: Code>(&self, w: W) {
         // Taken and put back: within a closure of the thread-local's the instruction set would be lost.
         let mut scratch = SCRATCH.take();
         scratch.products.resize(STRIP * self.rows, [[0.0; 8]; 2]);
@@ -350,13 +360,14 @@ impl Part<'_> {
                 for from in (0..self.activations.blocks).step_by(PANEL) {
                     let blocks = from..self.activations.blocks.min(from + PANEL);
                     let weights = &mut scratch.weights[..blocks.len()];
-                    self.unpack::<S, C>(s, pair, blocks.clone(), weights);
-                    self.panel(s, blocks, weights, products);
+                    unpack::<W, C>(w, self.weights(pair), blocks.start, weights);
+                    self.panel(w, blocks, weights, products);
                 }
             }
             for row in 0..self.rows {
                 for (i, pair) in strip.clone().enumerate() {
                     let [a, b] = &scratch.products[i * self.rows + row];
+                    let s = w.half();
                     // SAFETY: parts have different pairs.
                     unsafe { self.target.finish(s, row, pair, [s.load(a), s.load(b)]) };
                 }
@@ -365,80 +376,107 @@ impl Part<'_> {
         SCRATCH.set(scratch);
     }
 
-    #[inline(always)]
-    fn unpack<S: Simd, C: Code>(
-        &self,
-        s: S,
-        pair: usize,
-        blocks: Range<usize>,
-        weights: &mut [[[[f32; 8]; 2]; BLOCK]],
-    ) {
-        let n_words = BLOCK / C::CODES;
-        for o in 0..2 {
-            let octet = (2 * pair + o).min(self.target.octets - 1);
-            let words: &[[u32; 8]] = self.w.octet_words(octet).as_chunks().0;
-            let scales = self.w.octet_scales(octet);
-            for (block, weights) in blocks.clone().zip(&mut *weights) {
-                let scales = C::scales(s, &scales[block * C::SCALES..(block + 1) * C::SCALES]);
-                for word in 0..n_words {
-                    let codes = s.load_i(&words[block * n_words + word]);
-                    for i in 0..C::CODES {
-                        s.store(C::weights(s, codes, i, scales), &mut weights[word * C::CODES + i][o]);
-                    }
-                }
-            }
-        }
-    }
-
     /// Adds a panel's products with all rows.
     #[inline(always)]
-    fn panel<S: Simd>(
+    fn panel<W: Wide>(
         &self,
-        s: S,
+        w: W,
         blocks: Range<usize>,
         weights: &[[[[f32; 8]; 2]; BLOCK]],
         products: &mut [[[f32; 8]; 2]],
     ) {
         let mut row = 0;
+        if W::ONE {
+            while row + TALL_TILE <= self.rows {
+                self.tile::<W, TALL_TILE>(w, blocks.clone(), weights, row, products);
+                row += TALL_TILE;
+            }
+        }
         while row + TILE <= self.rows {
-            self.tile::<S, TILE>(s, blocks.clone(), weights, row, products);
+            self.tile::<W, TILE>(w, blocks.clone(), weights, row, products);
             row += TILE;
         }
         match self.rows - row {
-            1 => self.tile::<S, 1>(s, blocks, weights, row, products),
-            2 => self.tile::<S, 2>(s, blocks, weights, row, products),
-            3 => self.tile::<S, 3>(s, blocks, weights, row, products),
-            4 => self.tile::<S, 4>(s, blocks, weights, row, products),
-            5 => self.tile::<S, 5>(s, blocks, weights, row, products),
+            1 => self.tile::<W, 1>(w, blocks, weights, row, products),
+            2 => self.tile::<W, 2>(w, blocks, weights, row, products),
+            3 => self.tile::<W, 3>(w, blocks, weights, row, products),
+            4 => self.tile::<W, 4>(w, blocks, weights, row, products),
+            5 => self.tile::<W, 5>(w, blocks, weights, row, products),
             _ => {}
         }
     }
 
     #[inline(always)]
-    fn tile<S: Simd, const T: usize>(
+    fn tile<W: Wide, const T: usize>(
         &self,
-        s: S,
+        w: W,
         blocks: Range<usize>,
         weights: &[[[[f32; 8]; 2]; BLOCK]],
         row: usize,
         products: &mut [[[f32; 8]; 2]],
     ) {
-        let x: [&[f32]; T] = std::array::from_fn(|t| self.activations.row(row + t)[blocks.clone()].as_flattened());
-        let weights = weights.as_flattened();
-        let x = x.map(|x| &x[..weights.len()]);
-        let mut sums = [[s.splat(0.0); 2]; T];
-        for column in 0..weights.len() {
-            let w = weights[column].each_ref().map(|w| s.load(w));
-            for t in 0..T {
-                let x = s.splat(x[t][column]);
-                sums[t][0] = s.mul_add(w[0], x, sums[t][0]);
-                sums[t][1] = s.mul_add(w[1], x, sums[t][1]);
+        let x: [_; T] = std::array::from_fn(|t| self.activations.row(row + t));
+        let mut sums = [w.splat(0.0); T];
+        for (block, weights) in blocks.zip(weights) {
+            let x: [&[f32; BLOCK]; T] = std::array::from_fn(|t| &x[t][block]);
+            for column in 0..BLOCK {
+                let weights = w.load(&weights[column]);
+                for t in 0..T {
+                    sums[t] = w.mul_add(weights, w.splat(x[t][column]), sums[t]);
+                }
             }
         }
         for t in 0..T {
-            for o in 0..2 {
-                let y = &mut products[row + t][o];
-                s.store(s.add(s.load(y), sums[t][o]), y);
+            let y = &mut products[row + t];
+            w.store(w.add(w.load(y), sums[t]), y);
+        }
+    }
+}
+
+/// The products of `P` pairs of octets with `T` rows.
+#[inline(always)]
+fn multiply<W: Wide, C: Code, const T: usize, const P: usize>(
+    w: W,
+    weights: [Weights<'_>; P],
+    x: [&[[f32; BLOCK]]; T],
+) -> [[W::F; T]; P] {
+    let mut y = [[w.splat(0.0); T]; P];
+    let mut sums = y;
+    for block in 0..x[0].len() {
+        if block.is_multiple_of(PANEL) {
+            add_panel(w, &mut y, &mut sums);
+        }
+        let mut scales = [[w.splat(0.0); 2]; P];
+        for p in 0..P {
+            scales[p] = weights[p].scales::<W, C>(w, block);
+            weights[p].prefetch::<W, C>(w, block, P);
+        }
+        let x: [_; T] = std::array::from_fn(|t| &x[t][block]);
+        for word in 0..BLOCK / C::CODES {
+            for p in 0..P {
+                let words = weights[p].words::<W, C>(w, block, word);
+                for i in 0..C::CODES {
+                    let weights = C::weights(w, words, i, scales[p]);
+                    for t in 0..T {
+                        sums[p][t] = w.mul_add(weights, w.splat(x[t][word * C::CODES + i]), sums[p][t]);
+                    }
+                }
+            }
+        }
+    }
+    add_panel(w, &mut y, &mut sums);
+    y
+}
+
+/// Unpacks blocks from `from` on.
+#[inline(always)]
+fn unpack<W: Wide, C: Code>(w: W, weights: Weights<'_>, from: usize, out: &mut [[[[f32; 8]; 2]; BLOCK]]) {
+    for (block, out) in (from..).zip(out) {
+        let scales = weights.scales::<W, C>(w, block);
+        for word in 0..BLOCK / C::CODES {
+            let words = weights.words::<W, C>(w, block, word);
+            for i in 0..C::CODES {
+                w.store(C::weights(w, words, i, scales), &mut out[word * C::CODES + i]);
             }
         }
     }
@@ -446,9 +484,9 @@ impl Part<'_> {
 
 /// Adds a panel's sums to the whole, and begins anew.
 #[inline(always)]
-fn add_panel<S: Simd, const T: usize, const O: usize>(s: S, y: &mut [[S::F; T]; O], sums: &mut [[S::F; T]; O]) {
+fn add_panel<W: Wide, const T: usize, const P: usize>(w: W, y: &mut [[W::F; T]; P], sums: &mut [[W::F; T]; P]) {
     for (y, sum) in y.iter_mut().flatten().zip(sums.iter_mut().flatten()) {
-        *y = s.add(*y, *sum);
-        *sum = s.splat(0.0);
+        *y = w.add(*y, *sum);
+        *sum = w.splat(0.0);
     }
 }
