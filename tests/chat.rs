@@ -1,15 +1,14 @@
-use kernels::Storage;
 use model::chat::{Message, Role};
 use model::device::Place;
 use model::generate::{Conversation, Event, GenerateError, Reason, Text};
 use model::sampler::Settings;
 use model::session::{CacheSettings, Model, Session};
-use policy::{Policy, Positions};
+use policy::Policy;
 use std::rc::Rc;
 use tests::{Tiny, load, real_model};
 
 fn conversation(model: &Rc<Model>, policy: Policy) -> Conversation {
-    let settings = CacheSettings { policy, positions: Positions::Slot, storage: Storage::F16 };
+    let settings = CacheSettings::new(policy);
     Conversation::new(Session::new(Rc::clone(model), settings, 32).expect("the cache fits"))
 }
 

@@ -44,7 +44,7 @@ fn twins(place: &Place) {
             (Policy::Window { recent: 70 }, Positions::Slot, 7),
             (Policy::Dense, Positions::Slot, 16),
         ] {
-            let settings = CacheSettings { policy, positions, storage };
+            let settings = CacheSettings { positions, storage, ..CacheSettings::new(policy) };
             let (a, a_rows) = read_all(&cpu, settings, &tokens, chunk);
             let (b, b_rows) = read_all(&gpu, settings, &tokens, chunk);
             let tolerance = if storage == Storage::F16 { ROUNDING_F16 } else { ROUNDING };
@@ -71,12 +71,12 @@ fn twins(place: &Place) {
 /// takes new buffers, and so a new recording.
 fn replays(place: &Place) {
     let (model, _) = load(&Tiny::default().gguf(), place.clone()).expect("a tiny model loads");
-    let settings = CacheSettings { policy: Policy::Dense, positions: Positions::Slot, storage: Storage::F16 };
+    let settings = CacheSettings::new(Policy::Dense);
     let mut session = Session::new(model, settings, 8).expect("fits");
     let want = Want::Last { penalty: 1.0, penalized: &[] };
     for (token, replays) in [(0, false), (1, false), (2, true), (100, true), (255, true), (256, false), (260, true)] {
         while session.stream().fed() <= token {
-            pollster::block_on(session.feed(&[7], want)).expect("fed");
+            pollster::block_on(session.feed_one(&[7], want)).expect("fed");
         }
         assert_eq!(session.replays(), replays, "after token {token}");
     }

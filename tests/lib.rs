@@ -78,7 +78,7 @@ pub fn read_all(
     let mut rows = Vec::new();
     while rows.len() < tokens.len() {
         let want = Want::All { forced: &tokens[rows.len() + 1..] };
-        let fed = pollster::block_on(session.feed(&tokens[rows.len()..], want)).expect("the tokens can be fed");
+        let fed = pollster::block_on(session.feed_one(&tokens[rows.len()..], want)).expect("the tokens can be fed");
         rows.extend(fed.rows);
     }
     let nll = rows[..rows.len() - 1].iter().map(|row| f64::from(row.log_sum_exp) - f64::from(row.forced)).collect();

@@ -4,8 +4,15 @@
 /** Where the model runs. */
 export type Backend = "webgpu" | "cpu";
 
-/** Which tokens stay in the cache. `window` is `sinks` with no sinks. */
-export type Policy = "dense" | "window" | "sinks";
+/** Which tokens stay in the cache. `window` is `sinks` with no sinks; `recompute` keeps none and reads the last `recent`
+ * again at every token. */
+export type Policy = "dense" | "window" | "sinks" | "recompute";
+
+/** Which position a sink has as seen from a later token: its slot's, or the one that it had in the stream. */
+export type Positions = "slot" | "stream";
+
+/** The denominator of attention; `one` has one more logit, 0. */
+export type Softmax = "plain" | "one";
 
 /** How one cached value is kept. */
 export type Storage = "f32" | "f16";
@@ -17,6 +24,12 @@ export interface CacheSettings {
   /** Last tokens kept, the current one included; ignored by `dense`. */
   recent: number;
   kv: Storage;
+  /** `slot` where it is left out. */
+  positions?: Positions;
+  /** `plain` where it is left out. */
+  softmax?: Softmax;
+  /** Sinks take attention but add nothing; false where it is left out. */
+  zero_sinks?: boolean;
 }
 
 export interface SamplerSettings {

@@ -67,7 +67,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     let started = Instant::now();
     let mut done = 0;
     while done < tokens.len() {
-        let fed = pollster::block_on(session.feed(&tokens[done..], Want::All { forced: &tokens[done + 1..] }))?;
+        let fed = pollster::block_on(session.feed_one(&tokens[done..], Want::All { forced: &tokens[done + 1..] }))?;
         for (index, row) in (done..).zip(&fed.rows) {
             if nll.len() + 1 < tokens.len() {
                 nll.push(f64::from(row.log_sum_exp) - f64::from(row.forced));

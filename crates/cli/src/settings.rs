@@ -117,7 +117,7 @@ impl CacheArgs {
             PositionsName::Stream => Positions::Stream,
         };
         policy.check(u32::MAX)?;
-        Ok(CacheSettings { policy, positions, storage })
+        Ok(CacheSettings { positions, storage, ..CacheSettings::new(policy) })
     }
 
     /// The settings for the JSON line.

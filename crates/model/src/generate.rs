@@ -256,7 +256,7 @@ impl Conversation {
         }
         let penalty = answer.sampler.settings().repetition_penalty;
         let penalized = if penalty == 1.0 { &[] } else { answer.sampler.penalty_ids() };
-        let fed = self.session.feed(tokens, Want::Last { penalty, penalized }).await?;
+        let fed = self.session.feed_one(tokens, Want::Last { penalty, penalized }).await?;
         self.recent.extend_from_slice(taken);
         let extra = self.recent.len().saturating_sub(MAX_PENALTY_LAST);
         self.recent.drain(..extra);

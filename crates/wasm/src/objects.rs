@@ -4,9 +4,9 @@ use crate::failure;
 use js_sys::{Float32Array, Reflect};
 use model::config::Config;
 use model::generate::{Event, Reason};
-use model::policy::{CacheShape, Storage};
+use model::policy::{CacheShape, Policy, Positions, Storage};
 use model::sampler::Settings;
-use model::session::Session;
+use model::session::{CacheSettings, Session, Softmax};
 use model::weights::{Loader, Weights};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -25,10 +25,46 @@ pub fn now() -> f64 {
 
 #[derive(Debug, Deserialize)]
 pub struct CacheSettingsJs {
-    pub policy: String,
-    pub sinks: u32,
-    pub recent: u32,
-    pub kv: String,
+    policy: String,
+    sinks: u32,
+    recent: u32,
+    kv: String,
+    positions: Option<String>,
+    softmax: Option<String>,
+    zero_sinks: Option<bool>,
+}
+
+impl CacheSettingsJs {
+    /// # Errors
+    /// A word that `types.d.ts` does not have.
+    pub fn settings(&self) -> Result<CacheSettings, String> {
+        let unknown = |what: &str, word: &str, known: &str| Err(format!("there is no {what} `{word}`: use {known}"));
+        let recent = self.recent;
+        let policy = match self.policy.as_str() {
+            "dense" => Policy::Dense,
+            "window" => Policy::Window { recent },
+            "sinks" => Policy::Sinks { sinks: self.sinks, recent },
+            "recompute" => Policy::Recompute { recent },
+            other => return unknown("policy", other, "dense, window, sinks or recompute"),
+        };
+        let positions = match self.positions.as_deref().unwrap_or("slot") {
+            "slot" => Positions::Slot,
+            "stream" => Positions::Stream,
+            other => return unknown("positions", other, "slot or stream"),
+        };
+        let storage = match self.kv.as_str() {
+            "f32" => model::Storage::F32,
+            "f16" => model::Storage::F16,
+            other => return unknown("storage", other, "f32 or f16"),
+        };
+        let softmax = match self.softmax.as_deref().unwrap_or("plain") {
+            "plain" => Softmax::Plain,
+            "one" => Softmax::One,
+            other => return unknown("softmax", other, "plain or one"),
+        };
+        let zero_sinks = self.zero_sinks.unwrap_or(false);
+        Ok(CacheSettings { positions, storage, softmax, zero_sinks, ..CacheSettings::new(policy) })
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,7 @@
 //! The kernels against the plainest f64 loops, which share no code with them.
 
 use super::*;
+use crate::NO_SINK_LOGIT;
 use crate::packed::{Codec, Format, OCTET, Packed, octets, pack_octet, pack_octet_f32};
 use crate::step::*;
 use half::f16;
@@ -290,7 +291,8 @@ impl Stream {
             let mut writer = StepWriter::new(layout, &mut words);
             writer.global(all, 0, 0);
             let base = (start..start + rows).map(first).min().unwrap().max(self.sinks);
-            let lane = LaneStep { row0, rows, start, base, sinks: self.sinks, recent: self.recent };
+            let lane =
+                LaneStep { row0, rows, start, base, sinks: self.sinks, recent: self.recent, ..LaneStep::default() };
             writer.lane(1, &lane);
             for local in 0..rows {
                 let t = start + local;
@@ -325,12 +327,13 @@ impl Stream {
                 storage: self.storage,
                 rope: &rope,
                 step,
-                lane: 1,
+                store: 0,
+                sink_logits: &vec![NO_SINK_LOGIT; self.heads.n_heads],
                 layer: 1,
                 report: report_layout,
             };
             attend(&attention, &chunk, &arena, &mut out, &mut report);
-            append(self.heads, self.storage, step, 1, &chunk, &mut arena);
+            append(self.heads, self.storage, step, 0, &chunk, &mut arena);
             outs.extend(&out[row0 as usize * self.heads.q_cols()..]);
             for row in row0 as usize..all {
                 for head in 0..self.heads.n_heads {
@@ -478,7 +481,7 @@ fn append_fills_sinks_then_the_ring() {
     ] {
         let layout = StepLayout { lanes: 1, rows, head_dim: 16 };
         let mut words = vec![0; layout.words()];
-        let lane = LaneStep { row0: 0, rows: rows as u32, start, base: 0, sinks: 2, recent: 3 };
+        let lane = LaneStep { row0: 0, rows: rows as u32, start, base: 0, sinks: 2, recent: 3, ..LaneStep::default() };
         StepWriter::new(layout, &mut words).lane(0, &lane);
         let qkv: Vec<f32> =
             (0..rows).flat_map(|row| std::iter::repeat_n(start as f32 + row as f32, heads.qkv_cols())).collect();
@@ -496,7 +499,7 @@ fn append_rounds_to_the_nearest_half() {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 16 };
     let layout = StepLayout { lanes: 1, rows: 1, head_dim: 16 };
     let mut words = vec![0; layout.words()];
-    let lane = LaneStep { row0: 0, rows: 1, start: 0, base: 0, sinks: 1, recent: 1 };
+    let lane = LaneStep { row0: 0, rows: 1, start: 0, base: 0, sinks: 1, recent: 1, ..LaneStep::default() };
     StepWriter::new(layout, &mut words).lane(0, &lane);
     let mut qkv = vec![0.0; 48];
     // Ties to even, a subnormal, and what no half can hold.
@@ -589,10 +592,10 @@ fn head_without_a_forced_id() {
 #[test]
 fn step_rows_read_as_written() {
     let layout = StepLayout { lanes: 2, rows: 2, head_dim: 16 };
-    assert_eq!(layout.words(), 8 + 2 * 8 + 2 * (72 + 16));
+    assert_eq!(layout.words(), 8 + 2 * 12 + 2 * (72 + 16));
     let mut words = vec![9; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
-    let lane = LaneStep { row0: 1, rows: 2, start: 3, base: 4, sinks: 5, recent: 6 };
+    let lane = LaneStep { row0: 1, rows: 2, start: 3, base: 4, sinks: 5, recent: 6, at: 7, store: 8, flags: 9 };
     let row = RowStep {
         token: 1,
         forced: Some(2),
@@ -613,8 +616,9 @@ fn step_rows_read_as_written() {
     assert_eq!(step.lane(1), lane);
     assert_eq!(step.row(1), row);
     // The words themselves are the contract with the shaders.
-    assert_eq!(words[..24], [2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0]);
-    let at = 24 + 88;
+    assert_eq!(words[..8], [2, 1, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(words[20..32], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0]);
+    let at = 32 + 88;
     assert_eq!(words[at..at + 11], [1, 2, 3, 4, 5, 6, 1.5f32.to_bits(), 2, 8, 9, 0]);
     assert_eq!(words[at + 72 + 7..at + 72 + 9], [0.25f32.to_bits(), 0.75f32.to_bits()]);
 }
