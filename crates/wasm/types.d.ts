@@ -30,6 +30,8 @@ export interface CacheSettings {
   softmax?: Softmax;
   /** Sinks take attention but add nothing; false where it is left out. */
   zero_sinks?: boolean;
+  /** Room is made by whole turns, and the system prompt is pinned; false where it is left out. */
+  turns?: boolean;
 }
 
 export interface SamplerSettings {
@@ -102,6 +104,8 @@ export type Step =
       cache: CacheState;
       /** Stream indices that left the cache, `[from, to)`; null if none. */
       evicted: [number, number] | null;
+      /** Numbers of the turns that ended with it, `[from, to)`; null where none did, or turns do not count. */
+      evicted_turns?: [number, number] | null;
       sink_mass: Float32Array;
     }
   | {
@@ -114,6 +118,8 @@ export type Step =
       ms: number;
       cache: CacheState;
       evicted: [number, number] | null;
+      /** Numbers of the turns that ended with it, `[from, to)`; null where none did, or turns do not count. */
+      evicted_turns?: [number, number] | null;
       /** Attention on the sinks, `[layers * n_heads]`, layer by layer. */
       sink_mass: Float32Array;
       /** Attention on the first four slots, same order. */

@@ -113,8 +113,8 @@ impl Engine {
     #[wasm_bindgen(skip_typescript)]
     pub fn reset(&mut self, settings: JsValue) -> Result<JsValue, JsValue> {
         let settings: CacheSettingsJs = serde_wasm_bindgen::from_value(settings).map_err(failure)?;
-        let model = self.model.clone().ok_or_else(no_model)?;
-        let settings = settings.settings().map_err(failure)?;
+        let (Some(model), Some(text)) = (self.model.clone(), self.text.as_ref()) else { return Err(no_model()) };
+        let settings = settings.settings(text).map_err(failure)?;
         // First the old cache goes, then the new one comes.
         self.conversation = None;
         let session = Session::new(model, settings, CHUNK).map_err(failure)?;

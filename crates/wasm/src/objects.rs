@@ -3,7 +3,7 @@
 use crate::failure;
 use js_sys::{Float32Array, Reflect};
 use model::config::Config;
-use model::generate::{Event, Reason};
+use model::generate::{Event, Reason, Text};
 use model::policy::{CacheShape, Policy, Positions, Storage};
 use model::sampler::Settings;
 use model::session::{CacheSettings, Session, Softmax};
@@ -32,12 +32,13 @@ pub struct CacheSettingsJs {
     positions: Option<String>,
     softmax: Option<String>,
     zero_sinks: Option<bool>,
+    turns: Option<bool>,
 }
 
 impl CacheSettingsJs {
     /// # Errors
-    /// A word that `types.d.ts` does not have.
-    pub fn settings(&self) -> Result<CacheSettings, String> {
+    /// A word that `types.d.ts` does not have, or a chat template that does not mark turns where those count.
+    pub fn settings(&self, text: &Text) -> Result<CacheSettings, String> {
         let unknown = |what: &str, word: &str, known: &str| Err(format!("there is no {what} `{word}`: use {known}"));
         let recent = self.recent;
         let policy = match self.policy.as_str() {
@@ -63,7 +64,11 @@ impl CacheSettingsJs {
             other => return unknown("softmax", other, "plain or one"),
         };
         let zero_sinks = self.zero_sinks.unwrap_or(false);
-        Ok(CacheSettings { positions, storage, softmax, zero_sinks, ..CacheSettings::new(policy) })
+        let turns = match self.turns {
+            Some(true) => Some(text.turns().map_err(|error| error.to_string())?),
+            _ => None,
+        };
+        Ok(CacheSettings { policy, positions, storage, softmax, zero_sinks, turns })
     }
 }
 
@@ -171,9 +176,27 @@ impl CacheState {
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum StepJs<'a> {
-    Prompt { done: usize, total: usize, ms: f64, cache: CacheState, evicted: Option<[u64; 2]> },
-    Token { id: u32, text: &'a str, nll: f32, ms: f64, cache: CacheState, evicted: Option<[u64; 2]> },
-    End { reason: &'static str, text: &'a str },
+    Prompt {
+        done: usize,
+        total: usize,
+        ms: f64,
+        cache: CacheState,
+        evicted: Option<[u64; 2]>,
+        evicted_turns: Option<[u64; 2]>,
+    },
+    Token {
+        id: u32,
+        text: &'a str,
+        nll: f32,
+        ms: f64,
+        cache: CacheState,
+        evicted: Option<[u64; 2]>,
+        evicted_turns: Option<[u64; 2]>,
+    },
+    End {
+        reason: &'static str,
+        text: &'a str,
+    },
 }
 
 /// A `Step`.
@@ -181,12 +204,27 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
     let pair = |range: &Option<Range<u64>>| range.as_ref().map(|range| [range.start, range.end]);
     let cache = CacheState::of(session);
     let (object, masses) = match event {
-        Event::Prompt { done, total, evicted, sink_mass } => (
-            StepJs::Prompt { done: *done, total: *total, ms, cache, evicted: pair(evicted) },
+        Event::Prompt { done, total, evicted, evicted_turns, sink_mass } => (
+            StepJs::Prompt {
+                done: *done,
+                total: *total,
+                ms,
+                cache,
+                evicted: pair(evicted),
+                evicted_turns: pair(evicted_turns),
+            },
             vec![("sink_mass", sink_mass)],
         ),
-        Event::Token { id, text, nll, evicted, sink_mass, first_mass } => (
-            StepJs::Token { id: *id, text, nll: *nll, ms, cache, evicted: pair(evicted) },
+        Event::Token { id, text, nll, evicted, evicted_turns, sink_mass, first_mass } => (
+            StepJs::Token {
+                id: *id,
+                text,
+                nll: *nll,
+                ms,
+                cache,
+                evicted: pair(evicted),
+                evicted_turns: pair(evicted_turns),
+            },
             vec![("sink_mass", sink_mass), ("first_mass", first_mass)],
         ),
         Event::End { reason, text } => {
