@@ -256,7 +256,21 @@ struct Stream {
     recent: u32,
     /// `positions: stream` instead of `slot`.
     stream_positions: bool,
+    /// The lane's.
+    flags: u32,
+    /// Head `h` has an extra logit of `h - 3`.
+    learned: bool,
 }
+
+const PLAIN: Stream = Stream {
+    heads: SMOL,
+    storage: Storage::F32,
+    sinks: 0,
+    recent: 1,
+    stream_positions: false,
+    flags: 0,
+    learned: false,
+};
 
 impl Stream {
     fn angles(&self, position: f64) -> (Vec<f64>, Vec<f64>) {
@@ -280,6 +294,8 @@ impl Stream {
             })
             .collect();
         let report_layout = ReportLayout { layers: 2, heads: self.heads.n_heads };
+        let sink_logits: Vec<f32> =
+            (0..self.heads.n_heads).map(|head| if self.learned { head as f32 - 3.0 } else { NO_SINK_LOGIT }).collect();
         let (mut outs, mut masses) = (Vec::new(), Vec::new());
         let mut start = 0;
         for &rows in chunks {
@@ -291,8 +307,16 @@ impl Stream {
             let mut writer = StepWriter::new(layout, &mut words);
             writer.global(all, 0, 0);
             let base = (start..start + rows).map(first).min().unwrap().max(self.sinks);
-            let lane =
-                LaneStep { row0, rows, start, base, sinks: self.sinks, recent: self.recent, ..LaneStep::default() };
+            let lane = LaneStep {
+                row0,
+                rows,
+                start,
+                base,
+                sinks: self.sinks,
+                recent: self.recent,
+                flags: self.flags,
+                ..LaneStep::default()
+            };
             writer.lane(1, &lane);
             for local in 0..rows {
                 let t = start + local;
@@ -328,7 +352,7 @@ impl Stream {
                 rope: &rope,
                 step,
                 store: 0,
-                sink_logits: &vec![NO_SINK_LOGIT; self.heads.n_heads],
+                sink_logits: &sink_logits,
                 layer: 1,
                 report: report_layout,
             };
@@ -385,11 +409,18 @@ impl Stream {
                 (score / (hd as f64).sqrt()).exp()
             })
             .collect();
-        let sum: f64 = weights.iter().sum();
+        let mut sum: f64 = weights.iter().sum();
+        sum += match (self.flags & SOFTMAX_ONE != 0, self.learned) {
+            (true, _) => 1.0,
+            (false, true) => (head as f64 - 3.0).exp(),
+            (false, false) => 0.0,
+        };
+        let counts = |index: u32| index >= self.sinks || self.flags & ZERO_SINKS == 0;
         let out = (0..hd)
             .map(|c| {
                 let v = k_column + self.heads.kv_cols() + c;
-                keys.iter().zip(&weights).map(|(&i, w)| w * value(i, v)).sum::<f64>() / sum
+                let values = keys.iter().zip(&weights).filter(|(i, _)| counts(**i)).map(|(&i, w)| w * value(i, v));
+                values.sum::<f64>() / sum
             })
             .collect();
         let mass = |n: usize| weights.iter().take(n).sum::<f64>() / sum;
@@ -433,7 +464,7 @@ fn attend_is_the_f64_definition() {
         [(SMOL, Storage::F16), (SMOL, Storage::F32), (wide, Storage::F16), (plain, Storage::F32), (plain, Storage::F16)]
     {
         for (sinks, recent) in [(0, 8), (4, 12), (2, 29), (3, 1)] {
-            let stream = Stream { heads, storage, sinks, recent, stream_positions: false };
+            let stream = Stream { heads, storage, sinks, recent, ..PLAIN };
             let first = |t: u32| (t + 1).saturating_sub(recent);
             stream.check(&[1; 45], &first);
             stream.check(&[2, 1, 7, 31, 4], &first);
@@ -444,14 +475,28 @@ fn attend_is_the_f64_definition() {
 
 #[test]
 fn attend_by_stream_positions() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 8, stream_positions: true };
+    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 8, stream_positions: true, ..PLAIN };
     stream.check(&[1, 5, 1, 30], &|t| (t + 1).saturating_sub(8));
+}
+
+#[test]
+fn attend_with_one_more_logit_and_with_sinks_that_add_nothing() {
+    for (flags, learned) in [(SOFTMAX_ONE, false), (0, true), (ZERO_SINKS, false), (ZERO_SINKS, true), (3, false)] {
+        for (sinks, recent) in [(4, 12), (9, 100), (0, 5)] {
+            for storage in [Storage::F16, Storage::F32] {
+                let stream = Stream { storage, sinks, recent, flags, learned, ..PLAIN };
+                let first = |t: u32| (t + 1).saturating_sub(recent);
+                stream.check(&[1; 120], &first);
+                stream.check(&[2, 1, 7, 41, 4], &first);
+            }
+        }
+    }
 }
 
 /// A turn is evicted: after token 20 nothing older than 17 is seen, though it is still held.
 #[test]
 fn attend_with_irregular_eviction() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 16, stream_positions: false };
+    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 16, ..PLAIN };
     let first = |t: u32| (t + 1).saturating_sub(16).max(if t > 20 { 17 } else { 0 });
     stream.check(&[1; 40], &first);
     stream.check(&[11, 29], &first);
@@ -459,7 +504,7 @@ fn attend_with_irregular_eviction() {
 
 #[test]
 fn attend_over_a_long_cache() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 300, stream_positions: false };
+    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 300, ..PLAIN };
     stream.check(&[256, 100, 1, 1], &|t| (t + 1).saturating_sub(300));
 }
 
