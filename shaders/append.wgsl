@@ -4,25 +4,26 @@
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;
-@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // (slots, K and V, n_kv_heads, head_dim) values
-@group(0) @binding(3) var<uniform> info: vec4<u32>;               // lane
+@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // of each lane (slots, K and V, n_kv_heads, head_dim) values
+@group(0) @binding(3) var<uniform> info: vec4<u32>;               // store
 
 const SLOT: u32 = 2u * N_KV_HEADS * HEAD_DIM;
 
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let lane = info.x;
     let pair = id.x;
-    if (id.y >= lane_rows(lane) || pair >= SLOT / 2u) { return; }
+    let row = id.y;
+    let lane = lane_of(row, info.x);
+    if (lane == LANES || pair >= SLOT / 2u) { return; }
     let sinks = lane_sinks(lane);
     let recent = lane_recent(lane);
-    let index = lane_start(lane) + id.y;
+    let index = lane_start(lane) + row - lane_row0(lane);
     let end = lane_start(lane) + lane_rows(lane);
     var slot = index;
     if (index >= sinks) {
         if (end - index > recent) { return; }
         slot = sinks + (index - sinks) % recent;
     }
-    let at = (lane_row0(lane) + id.y) * (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM + N_HEADS * HEAD_DIM + 2u * pair;
-    put(slot * SLOT + 2u * pair, vec2<f32>(qkv[at], qkv[at + 1u]));
+    let at = row * (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM + N_HEADS * HEAD_DIM + 2u * pair;
+    put(lane_first_word(lane) * VALUES_PER_WORD + slot * SLOT + 2u * pair, vec2<f32>(qkv[at], qkv[at + 1u]));
 }

@@ -8,10 +8,10 @@
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;
-@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // (slots, K and V, n_kv_heads, head_dim) values
+@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // of each lane (slots, K and V, n_kv_heads, head_dim) values
 @group(0) @binding(3) var<storage, read_write> rope: array<f32>;  // (positions, cos and sin, head_dim/2)
 @group(0) @binding(4) var<storage, read_write> part: array<f32>;  // (rows, n_heads, tiles, 4 + head_dim)
-@group(0) @binding(5) var<uniform> info: vec4<u32>;               // lane
+@group(0) @binding(5) var<uniform> info: vec4<u32>;               // store
 
 const TILE: u32 = 64u;
 const KEYS: u32 = TILE / THREADS;
@@ -27,6 +27,8 @@ var<workgroup> query: array<f32, 2 * GROUP * HEAD_DIM>; // for sink keys, then f
 var<workgroup> score: array<f32, GROUP * TILE>;         // then its exponential
 var<workgroup> place: array<u32, TILE>;                 // the key's slot, or IN_CHUNK | row of qkv
 
+var<private> lane_value: u32; // the lane's first value in the arena
+
 // Two neighbouring values of K (part 0) or V (part 1) at `channel` (even) of a KV head.
 fn load_kv(at: u32, part_of: u32, kv_head: u32, channel: u32) -> vec2<f32> {
     let offset = (part_of * N_KV_HEADS + kv_head) * HEAD_DIM + channel;
@@ -34,16 +36,18 @@ fn load_kv(at: u32, part_of: u32, kv_head: u32, channel: u32) -> vec2<f32> {
         let i = (at & ~IN_CHUNK) * QKV + N_HEADS * HEAD_DIM + offset;
         return stored(vec2<f32>(qkv[i], qkv[i + 1u]));
     }
-    return load_stored(at * SLOT + offset);
+    return load_stored(lane_value + at * SLOT + offset);
 }
 
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-    let lane = info.x;
     let tile = group.x;
     let kv_head = group.y;
-    let live = group.z < lane_rows(lane);
-    let row = lane_row0(lane) + select(0u, group.z, live);
+    let row = group.z;
+    let found = lane_of(row, info.x);
+    let live = found < LANES;
+    let lane = select(0u, found, live);
+    lane_value = lane_first_word(lane) * VALUES_PER_WORD;
     let held = select(0u, row_held(row), live);
     let n_sinks = row_sinks(row);
     let start = lane_start(lane);
@@ -63,7 +67,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         query[g * HEAD_DIM + c] = a * sink_cos - b * sink_sin;
         query[g * HEAD_DIM + c + HALF] = a * sink_sin + b * sink_cos;
         // A query that is itself a sink lies before `base` and has no recent keys.
-        let p = select(0u, distance, row_index(row) >= base) * HEAD_DIM + c;
+        let p = select(0u, distance, live && row_index(row) >= base) * HEAD_DIM + c;
         let recent_cos = rope[p];
         let recent_sin = rope[p + HALF];
         query[(GROUP + g) * HEAD_DIM + c] = a * recent_cos - b * recent_sin;
@@ -159,10 +163,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             part[out + 3u] = first_sum;
         }
     }
+    // The first key whose value counts.
+    let zeros = select(0u, n_sinks, lane_has(lane, ZERO_SINKS));
+    let first_value = min(max(zeros, tile * TILE) - tile * TILE, count);
     // V: PAIRS pairs of channels a thread, so that they share what is read of the scores.
     for (var c = thread * 2u; c < HEAD_DIM; c += 2u * THREADS * PAIRS) {
         var sums: array<vec2<f32>, GROUP * PAIRS>;
-        for (var n = 0u; n < count; n++) {
+        for (var n = first_value; n < count; n++) {
             let at_n = place[n];
             var p: array<f32, GROUP>;
             for (var g = 0u; g < GROUP; g++) { p[g] = score[g * TILE + n]; }

@@ -3,7 +3,9 @@
 
 const NO_ID: u32 = 0xffffffffu;
 const STEP_HEADER: u32 = 8u;
-const STEP_LANE: u32 = 8u;
+const STEP_LANE: u32 = 12u;
+const SOFTMAX_ONE: u32 = 1u;
+const ZERO_SINKS: u32 = 2u;
 const STEP_ROW: u32 = 72u + HEAD_DIM;
 const STEP_ROWS_AT: u32 = STEP_HEADER + LANES * STEP_LANE;
 
@@ -18,6 +20,17 @@ fn lane_start(lane: u32) -> u32 { return step[lane_at(lane) + 2u]; }
 fn lane_base(lane: u32) -> u32 { return step[lane_at(lane) + 3u]; }
 fn lane_sinks(lane: u32) -> u32 { return step[lane_at(lane) + 4u]; }
 fn lane_recent(lane: u32) -> u32 { return step[lane_at(lane) + 5u]; }
+fn lane_first_word(lane: u32) -> u32 { return step[lane_at(lane) + 6u]; }
+fn lane_store(lane: u32) -> u32 { return step[lane_at(lane) + 7u]; }
+fn lane_has(lane: u32, flag: u32) -> bool { return (step[lane_at(lane) + 8u] & flag) != 0u; }
+// The lane of a row; LANES where the row rests or its lane lies in another arena.
+fn lane_of(row: u32, store: u32) -> u32 {
+    for (var lane = 0u; lane < LANES; lane++) {
+        let row0 = lane_row0(lane);
+        if (row >= row0 && row - row0 < lane_rows(lane)) { return select(LANES, lane, lane_store(lane) == store); }
+    }
+    return LANES;
+}
 
 fn row_at(row: u32) -> u32 { return STEP_ROWS_AT + row * STEP_ROW; }
 fn row_id(row: u32) -> u32 { return step[row_at(row)]; }

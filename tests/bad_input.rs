@@ -1,8 +1,7 @@
-use kernels::Storage;
 use model::device::Place;
 use model::session::{CacheSettings, Session, SessionError, Want};
 use model::weights::WeightsError;
-use policy::{Policy, Positions};
+use policy::Policy;
 use std::rc::Rc;
 use tests::{Gguf, Kind, Tiny, load};
 
@@ -129,8 +128,10 @@ fn a_cache_without_room() {
         Policy::Sinks { sinks: 4, recent: 0 },
         Policy::Sinks { sinks: 4096, recent: 1 },
         Policy::Sinks { sinks: u32::MAX, recent: u32::MAX },
+        Policy::Recompute { recent: 0 },
+        Policy::Recompute { recent: 4097 },
     ] {
-        let settings = CacheSettings { policy, positions: Positions::Slot, storage: Storage::F16 };
+        let settings = CacheSettings::new(policy);
         let refused = Session::new(Rc::clone(&model), settings, 16);
         assert!(matches!(refused, Err(SessionError::Policy(_))), "{policy:?}");
     }
@@ -139,9 +140,9 @@ fn a_cache_without_room() {
 #[test]
 fn a_token_that_does_not_exist() {
     let (model, _) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
-    let settings = CacheSettings { policy: Policy::Dense, positions: Positions::Slot, storage: Storage::F16 };
+    let settings = CacheSettings::new(Policy::Dense);
     let mut session = Session::new(model, settings, 16).expect("fits");
-    let refused = pollster::block_on(session.feed(&[1, 300], Want::Nothing));
+    let refused = pollster::block_on(session.feed_one(&[1, 300], Want::Nothing));
     assert!(matches!(refused, Err(SessionError::Token { id: 300, vocab: 300 })));
     assert_eq!(session.stream().fed(), 0, "nothing was fed");
 }

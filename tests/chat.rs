@@ -1,15 +1,14 @@
-use kernels::Storage;
 use model::chat::{Message, Role};
 use model::device::Place;
 use model::generate::{Conversation, Event, GenerateError, Reason, Text};
 use model::sampler::Settings;
 use model::session::{CacheSettings, Model, Session};
-use policy::{Policy, Positions};
+use policy::Policy;
 use std::rc::Rc;
 use tests::{Tiny, load, real_model};
 
 fn conversation(model: &Rc<Model>, policy: Policy) -> Conversation {
-    let settings = CacheSettings { policy, positions: Positions::Slot, storage: Storage::F16 };
+    let settings = CacheSettings::new(policy);
     Conversation::new(Session::new(Rc::clone(model), settings, 32).expect("the cache fits"))
 }
 
@@ -65,6 +64,46 @@ fn a_prompt_longer_than_the_cache_streams_through_and_says_what_left() {
     assert!(fed > 300);
     assert_eq!(left, fed - ids.len() as u64 - 32);
     assert_eq!(conversation.session().stream().held(), 32);
+}
+
+/// Whole turns leave a conversation: what is kept begins where a turn begins, and the system prompt stays.
+#[test]
+fn a_conversation_loses_whole_turns() {
+    let _alone = tests::alone();
+    let (model, header) = real_model(Place::cpu());
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let turns = text.turns().expect("the template marks turns");
+    let settings = CacheSettings { turns: Some(turns), ..CacheSettings::new(Policy::Sinks { sinks: 4, recent: 40 }) };
+    let session = Session::new(Rc::clone(&model), settings, 32).expect("the cache fits");
+    assert_eq!(session.settings().policy, Policy::Sinks { sinks: turns.pinned, recent: 40 });
+    let mut conversation = Conversation::new(session);
+    let mut left: Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> = Vec::new();
+    for question in ["What is the capital of France?", "And of Italy?", "And of Spain?", "And of Greece?"] {
+        conversation.send(&text, question, &Settings::greedy(), 24).expect("sent");
+        loop {
+            match pollster::block_on(conversation.step(&text)).expect("a step") {
+                Event::Prompt { evicted, evicted_turns, .. } | Event::Token { evicted, evicted_turns, .. } => {
+                    left.extend(evicted.zip(evicted_turns));
+                }
+                Event::End { .. } => break,
+            }
+        }
+    }
+    let mut messages = conversation.messages().to_vec();
+    let last = messages.pop().expect("an answer");
+    let rendering = text.template.render(&messages, true).expect("renders") + &last.content;
+    let ids = text.tokenizer.encode(&rendering).expect("encodes");
+    assert!(!left.is_empty());
+    // Turn 0 is the system's, which stays.
+    let (mut token, mut turn) = (u64::from(turns.pinned), 1);
+    for (tokens, numbers) in left {
+        assert_eq!((tokens.start, numbers.start), (token, turn));
+        (token, turn) = (tokens.end, numbers.end);
+        assert_eq!(ids[token as usize], turns.opening);
+        let begun = ids[..token as usize].iter().filter(|id| **id == turns.opening).count();
+        assert_eq!(begun as u64, turn);
+    }
+    assert!(turn >= 4, "{turn} turns are gone");
 }
 
 #[test]

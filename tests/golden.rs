@@ -59,7 +59,7 @@ impl RunSettings {
             Some("stream") => Positions::Stream,
             _ => Positions::Slot,
         };
-        CacheSettings { policy, positions, storage: Storage::F32 }
+        CacheSettings { positions, storage: Storage::F32, ..CacheSettings::new(policy) }
     }
 }
 
@@ -69,11 +69,11 @@ impl RunSettings {
 /// A logit differs by more than 5e-3, or another token is the best.
 pub fn check_logits(model: &Rc<Model>) {
     let expected: Logits = golden("logits64.json");
-    let settings = CacheSettings { policy: Policy::Dense, positions: Positions::Slot, storage: Storage::F32 };
+    let settings = CacheSettings { storage: Storage::F32, ..CacheSettings::new(Policy::Dense) };
     let mut session = Session::new(Rc::clone(model), settings, 64).expect("dense fits");
     let (last, before) = expected.tokens.split_last().expect("64 tokens");
-    pollster::block_on(session.feed(before, Want::Nothing)).expect("fed");
-    let fed = pollster::block_on(session.feed(&[*last], Want::Last { penalty: 1.0, penalized: &[] })).expect("fed");
+    pollster::block_on(session.feed_one(before, Want::Nothing)).expect("fed");
+    let fed = pollster::block_on(session.feed_one(&[*last], Want::Last { penalty: 1.0, penalized: &[] })).expect("fed");
     let row = &fed.rows[0];
     assert_eq!(row.candidates[0].0, expected.argmax);
     let mut worst = 0.0f32;
@@ -85,7 +85,7 @@ pub fn check_logits(model: &Rc<Model>) {
     for (id, logit) in expected.last_logits_first32.iter().enumerate() {
         let mut session = Session::new(Rc::clone(model), settings, 64).expect("dense fits");
         let forced: Vec<u32> = vec![id as u32; 64];
-        let fed = pollster::block_on(session.feed(&expected.tokens, Want::All { forced: &forced })).expect("fed");
+        let fed = pollster::block_on(session.feed_one(&expected.tokens, Want::All { forced: &forced })).expect("fed");
         worst = worst.max((fed.rows[63].forced - logit).abs());
         if model.place.grid.is_some() && id >= 3 {
             break;

@@ -2,7 +2,7 @@ use crate::golden::{Policies, check_logits, losses};
 use crate::identities::{ROUNDING, ROUNDING_F16};
 use kernels::Storage;
 use model::device::Place;
-use model::session::{CacheSettings, Session, Want};
+use model::session::{CacheSettings, LaneFeed, Session, Turns, Want};
 use policy::{Policy, Positions};
 use std::rc::Rc;
 use tests::{Kind, Random, Tiny, golden, load, read_all, real_model};
@@ -19,6 +19,7 @@ fn the_gpu_agrees() {
         assert!(check.ok(), "{}", check.name);
     }
     twins(&place);
+    lanes(&place);
     replays(&place);
     real(&place);
 }
@@ -44,7 +45,7 @@ fn twins(place: &Place) {
             (Policy::Window { recent: 70 }, Positions::Slot, 7),
             (Policy::Dense, Positions::Slot, 16),
         ] {
-            let settings = CacheSettings { policy, positions, storage };
+            let settings = CacheSettings { positions, storage, ..CacheSettings::new(policy) };
             let (a, a_rows) = read_all(&cpu, settings, &tokens, chunk);
             let (b, b_rows) = read_all(&gpu, settings, &tokens, chunk);
             let tolerance = if storage == Storage::F16 { ROUNDING_F16 } else { ROUNDING };
@@ -67,16 +68,65 @@ fn twins(place: &Place) {
     }
 }
 
+/// Lanes of both storages in one forward, some with ablations, one that grows: the GPU against the CPU, one token a lane
+/// (soon a recording), then chunks.
+fn lanes(place: &Place) {
+    let bytes = Tiny { sink_logits: Some(0.7), ..Tiny::default() }.gguf();
+    let sinks = CacheSettings::new(Policy::Sinks { sinks: 4, recent: 60 });
+    let settings = [
+        CacheSettings { zero_sinks: true, ..sinks },
+        CacheSettings::new(Policy::Dense),
+        CacheSettings { storage: Storage::F32, positions: Positions::Stream, ..sinks },
+        CacheSettings { turns: Some(Turns { opening: 7, pinned: 9 }), ..sinks },
+    ];
+    let mut random = Random(5);
+    let texts: Vec<Vec<u32>> = (0..4).map(|_| (0..290).map(|_| random.below(40) as u32).collect()).collect();
+    let (cpu, _) = load(&bytes, Place::cpu()).expect("a tiny model loads");
+    let (gpu, _) = load(&bytes, place.clone()).expect("a tiny model loads");
+    let [mut on_cpu, mut on_gpu] =
+        [&cpu, &gpu].map(|model| Session::with_lanes(Rc::clone(model), &settings, 120).expect("the lanes fit"));
+    let mut done = 0;
+    while done < 289 {
+        let taken = if done < 20 { 1 } else { 30.min(289 - done) };
+        let feeds: Vec<LaneFeed<'_>> = (0..4)
+            .map(|lane| {
+                let forced = &texts[lane][done + 1..done + 1 + taken];
+                LaneFeed { lane, tokens: &texts[lane][done..done + taken], want: Want::All { forced } }
+            })
+            .collect();
+        let [a, b] = [&mut on_cpu, &mut on_gpu].map(|on| pollster::block_on(on.feed(&feeds)).expect("fed"));
+        for (lane, (a, b)) in a.iter().zip(&b).enumerate() {
+            assert_eq!((a.taken, &a.evicted, &a.evicted_turns), (taken, &b.evicted, &b.evicted_turns));
+            for (a, b) in a.rows.iter().zip(&b.rows) {
+                let [nll, other] = [a, b].map(|row| f64::from(row.log_sum_exp) - f64::from(row.forced));
+                assert!((nll - other).abs() < ROUNDING_F16, "lane {lane} after {done}: {nll} and {other}");
+                for (a, b) in a.sink_mass.iter().zip(&b.sink_mass).chain(a.first_mass.iter().zip(&b.first_mass)) {
+                    assert!((a - b).abs() < 5e-3, "lane {lane} after {done}: {a} and {b}");
+                }
+            }
+        }
+        assert_eq!(on_gpu.replays(), done >= 2 && done < 256 - 30 || done + taken > 289, "after {done}");
+        done += taken;
+        if done == 20 {
+            let asked = [(2, 11), (0, 12)];
+            let [a, b] = [&mut on_cpu, &mut on_gpu].map(|on| pollster::block_on(on.nll_of(&asked)).expect("asked"));
+            for (a, b) in a.iter().zip(b) {
+                assert!((a - b).abs() < ROUNDING_F16 as f32, "{a} and {b}");
+            }
+        }
+    }
+}
+
 /// Single tokens are soon read by replaying a recording, which twins() has compared with the CPU; a dense cache that grows
 /// takes new buffers, and so a new recording.
 fn replays(place: &Place) {
     let (model, _) = load(&Tiny::default().gguf(), place.clone()).expect("a tiny model loads");
-    let settings = CacheSettings { policy: Policy::Dense, positions: Positions::Slot, storage: Storage::F16 };
+    let settings = CacheSettings::new(Policy::Dense);
     let mut session = Session::new(model, settings, 8).expect("fits");
     let want = Want::Last { penalty: 1.0, penalized: &[] };
     for (token, replays) in [(0, false), (1, false), (2, true), (100, true), (255, true), (256, false), (260, true)] {
         while session.stream().fed() <= token {
-            pollster::block_on(session.feed(&[7], want)).expect("fed");
+            pollster::block_on(session.feed_one(&[7], want)).expect("fed");
         }
         assert_eq!(session.replays(), replays, "after token {token}");
     }

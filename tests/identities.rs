@@ -22,7 +22,7 @@ fn tokens(seed: u64, count: usize) -> Vec<u32> {
 }
 
 fn settings(policy: Policy, positions: Positions, storage: Storage) -> CacheSettings {
-    CacheSettings { policy, positions, storage }
+    CacheSettings { positions, storage, ..CacheSettings::new(policy) }
 }
 
 fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
@@ -131,7 +131,7 @@ fn bytes_counted_are_bytes_allocated() {
             let tokens = tokens(10, 300);
             while fed < tokens.len() {
                 let want = model::session::Want::Nothing;
-                fed += pollster::block_on(session.feed(&tokens[fed..], want)).expect("fed").taken;
+                fed += pollster::block_on(session.feed_one(&tokens[fed..], want)).expect("fed").taken;
                 assert_eq!(session.cache_bytes(), session.cache_shape().bytes(session.slots()));
                 if let Some(capacity) = policy.capacity() {
                     assert_eq!(session.slots(), capacity);

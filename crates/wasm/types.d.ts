@@ -4,8 +4,15 @@
 /** Where the model runs. */
 export type Backend = "webgpu" | "cpu";
 
-/** Which tokens stay in the cache. `window` is `sinks` with no sinks. */
-export type Policy = "dense" | "window" | "sinks";
+/** Which tokens stay in the cache. `window` is `sinks` with no sinks; `recompute` keeps none and reads the last `recent`
+ * again at every token. */
+export type Policy = "dense" | "window" | "sinks" | "recompute";
+
+/** Which position a sink has as seen from a later token: its slot's, or the one that it had in the stream. */
+export type Positions = "slot" | "stream";
+
+/** The denominator of attention; `one` has one more logit, 0. */
+export type Softmax = "plain" | "one";
 
 /** How one cached value is kept. */
 export type Storage = "f32" | "f16";
@@ -17,6 +24,14 @@ export interface CacheSettings {
   /** Last tokens kept, the current one included; ignored by `dense`. */
   recent: number;
   kv: Storage;
+  /** `slot` where it is left out. */
+  positions?: Positions;
+  /** `plain` where it is left out. */
+  softmax?: Softmax;
+  /** Sinks take attention but add nothing; false where it is left out. */
+  zero_sinks?: boolean;
+  /** Room is made by whole turns, and the system prompt is pinned; false where it is left out. */
+  turns?: boolean;
 }
 
 export interface SamplerSettings {
@@ -89,6 +104,8 @@ export type Step =
       cache: CacheState;
       /** Stream indices that left the cache, `[from, to)`; null if none. */
       evicted: [number, number] | null;
+      /** Numbers of the turns that ended with it, `[from, to)`; null where none did, or turns do not count. */
+      evicted_turns?: [number, number] | null;
       sink_mass: Float32Array;
     }
   | {
@@ -101,6 +118,8 @@ export type Step =
       ms: number;
       cache: CacheState;
       evicted: [number, number] | null;
+      /** Numbers of the turns that ended with it, `[from, to)`; null where none did, or turns do not count. */
+      evicted_turns?: [number, number] | null;
       /** Attention on the sinks, `[layers * n_heads]`, layer by layer. */
       sink_mass: Float32Array;
       /** Attention on the first four slots, same order. */

@@ -4,10 +4,9 @@
 //!
 //! Runs of the two backends alternate.
 
-use kernels::Storage;
 use model::device::Place;
 use model::session::{CacheSettings, Session, Want};
-use policy::{Policy, Positions};
+use policy::Policy;
 use std::rc::Rc;
 use std::time::Instant;
 use tests::{Random, Tiny, load};
@@ -33,11 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for run in 0..REPEATS {
         for ((name, place), ratios) in places.iter().zip(&mut ratios) {
             let (model, _) = load(&bytes, place.clone())?;
-            let settings = CacheSettings {
-                policy: Policy::Sinks { sinks: 4, recent: 124 },
-                positions: Positions::Slot,
-                storage: Storage::F16,
-            };
+            let settings = CacheSettings::new(Policy::Sinks { sinks: 4, recent: 124 });
             let mut session = Session::new(Rc::clone(&model), settings, 32)?;
             let mut random = Random(run as u64);
             let mut times = Vec::with_capacity(tokens);
@@ -46,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             for _ in 0..tokens {
                 let id = random.below(256) as u32;
                 let started = Instant::now();
-                pollster::block_on(session.feed(&[id], Want::Last { penalty: 1.0, penalized: &[] }))?;
+                pollster::block_on(session.feed_one(&[id], Want::Last { penalty: 1.0, penalized: &[] }))?;
                 times.push(started.elapsed().as_secs_f64() * 1e6);
             }
             let after = shape(&session);

@@ -22,7 +22,7 @@ OUT = Path(__file__).resolve().parents[2] / "crates/kernels/src/self_test.txt"
 EPS = struct.unpack("<f", struct.pack("<f", 1e-5))[0]
 N_HEADS, N_KV_HEADS = 6, 2
 LAYERS, LAYER = 2, 1
-# Row 0 belongs to lane 0; the lane under test is lane 1 and starts at row 1.
+# Row 0 belongs to lane 0; the lane under test is lane 1 and starts at row 1. They share an arena where a case says so.
 ROWS, ROW0 = 5, 1
 VOCAB, BEST = 300, 64
 
@@ -222,14 +222,18 @@ def embed(case, codec):
 
 # --- Attention ---------------------------------------------------------------------------------------------------------
 
-# name, storage, head_dim, sinks, ring, first stream index of the chunk, rows, what a turn's end evicted up to, far
+# name, storage, head_dim, sinks, ring, first stream index of the chunk, rows, and what is special: what a turn's end
+# evicted up to; far; another lane in the arena; softmax one; learned logits; sinks whose values are zero
 ATTEND = [
-    ("wrapped", "f32", 32, 2, 5, 11, 4, 0, False),
-    ("sinks in the chunk", "f32", 32, 2, 5, 0, 4, 0, False),
-    ("two tiles", "f32", 32, 2, 70, 100, 2, 0, False),
-    ("after a turn", "f16", 64, 2, 5, 11, 4, 9, False),
-    ("far sinks", "f16", 64, 2, 5, 1_000_003, 1, 0, True),
-    ("window", "f16", 64, 0, 3, 11, 4, 0, False),
+    ("wrapped", "f32", 32, 2, 5, 11, 4, {}),
+    ("sinks in the chunk", "f32", 32, 2, 5, 0, 4, {}),
+    ("two tiles", "f32", 32, 2, 70, 100, 2, {}),
+    ("after a turn", "f16", 64, 2, 5, 11, 4, {"evicted": 9}),
+    ("far sinks", "f16", 64, 2, 5, 4_000_003, 1, {"far": True}),
+    ("window", "f16", 64, 0, 3, 11, 4, {}),
+    ("two lanes", "f16", 64, 2, 5, 11, 4, {"shared": True}),
+    ("softmax one", "f32", 32, 2, 5, 11, 4, {"one": True}),
+    ("learned logits and sinks without values", "f32", 32, 2, 70, 100, 2, {"learned": True, "zeros": True}),
 ]
 
 
@@ -256,48 +260,63 @@ def draw_kv(draws, storage, head_dim):
     return [2 * one() for _ in range(2 * N_KV_HEADS * head_dim)]
 
 
-def attend(case, name, storage, head_dim, sinks, recent, start, rows, evicted, far):
-    """Draws: K and V of each token that the cache still holds, in stream order; every row of qkv; what is in `out`
-    before; what is in the report's masses before.
+def attend(case, name, storage, head_dim, sinks, recent, start, rows, special):
+    """Draws: K and V of each token that the other lane's cache still holds, where there is one, then those of the lane
+    under test, in stream order; every row of qkv; what is in `out` before; what is in the report's masses before; where
+    logits are learned, four times a value for each head.
 
-    The cache is a plain list of tokens here, so slots play no part. Rotating by true positions is what counts: a recent
-    key is as far as the stream says, a sink as far as its slot and the query's `held - 1` say, or, far, as the stream.
+    A cache is a plain list of tokens here, so slots and arenas play no part. Rotating by true positions is what counts: a
+    recent key is as far as the stream says, a sink as far as its slot and the query's `held - 1` say, or, far, as the
+    stream. An extra logit is one more term of the denominator, with no key and no value.
     """
     draws = Draws(case)
     q_cols, kv_cols = N_HEADS * head_dim, N_KV_HEADS * head_dim
-    kept = list(range(min(sinks, start))) + list(range(max(sinks, start - recent), start))
-    cache = {index: draw_kv(draws, storage, head_dim) for index in kept}
+    # First row, rows, sinks, ring, first token, and whether what is special holds for it. Lane 0 is at its token 7.
+    lanes = [(0, 1, 1, 3, 7, False)] if "shared" in special else []
+    lanes.append((ROW0, rows, sinks, recent, start, True))
+    caches = []
+    for _, _, s, r, t0, _ in lanes:
+        kept = list(range(min(s, t0))) + list(range(max(s, t0 - r), t0))
+        caches.append({index: draw_kv(draws, storage, head_dim) for index in kept})
     qkv = [draw_qkv(draws, storage, head_dim) for _ in range(ROWS)]
     out = draws.values(ROWS * q_cols, 1)
     masses = draws.values(ROWS * LAYERS * N_HEADS * 2, 1)
-    for i in range(rows):
-        cache[start + i] = qkv[ROW0 + i][q_cols:]
-    for row in range(ROW0, ROW0 + rows):
-        t = start + row - ROW0
-        first = max(sinks, t - recent + 1, evicted)
-        seen_sinks = list(range(min(sinks, t + 1)))
-        view = seen_sinks + list(range(first, t + 1))
-        for head in range(N_HEADS):
-            kv = head // (N_HEADS // N_KV_HEADS) * head_dim
-            q = qkv[row][head * head_dim : (head + 1) * head_dim]
-            sink_query = rotate(q, t if far else len(view) - 1)
-            scores = []
-            for index in view:
-                k = cache[index][kv : kv + head_dim]
-                if index < sinks:
-                    pair = zip(sink_query, rotate(k, index))
-                else:
-                    pair = zip(rotate(q, t - index), k)
-                scores.append(sum(a * b for a, b in pair) / math.sqrt(head_dim))
-            top = max(scores)
-            probs = [math.exp(s - top) for s in scores]
-            total = sum(probs)
-            for c in range(head_dim):
-                v = sum(p * cache[index][kv_cols + kv + c] for p, index in zip(probs, view)) / total
-                out[row * q_cols + head * head_dim + c] = v
-            at = ((row * LAYERS + LAYER) * N_HEADS + head) * 2
-            masses[at] = sum(probs[: len(seen_sinks)]) / total
-            masses[at + 1] = sum(probs[:4]) / total
+    learned = draws.values(N_HEADS, 4) if "learned" in special else None
+    for cache, (row0, count, s, r, t0, tested) in zip(caches, lanes):
+        for i in range(count):
+            cache[t0 + i] = qkv[row0 + i][q_cols:]
+        for row in range(row0, row0 + count):
+            t = t0 + row - row0
+            first = max(s, t - r + 1, special.get("evicted", 0))
+            seen_sinks = list(range(min(s, t + 1)))
+            view = seen_sinks + list(range(first, t + 1))
+            for head in range(N_HEADS):
+                kv = head // (N_HEADS // N_KV_HEADS) * head_dim
+                q = qkv[row][head * head_dim : (head + 1) * head_dim]
+                sink_query = rotate(q, t if "far" in special else len(view) - 1)
+                scores = []
+                for index in view:
+                    k = cache[index][kv : kv + head_dim]
+                    if index < s:
+                        pair = zip(sink_query, rotate(k, index))
+                    else:
+                        pair = zip(rotate(q, t - index), k)
+                    scores.append(sum(a * b for a, b in pair) / math.sqrt(head_dim))
+                probs = [math.exp(score) for score in scores]
+                total = sum(probs)
+                if learned:
+                    total += math.exp(learned[head])
+                if tested and "one" in special:
+                    total += 1
+                for c in range(head_dim):
+                    v = 0.0
+                    for p, index in zip(probs, view):
+                        if index >= s or not (tested and "zeros" in special):
+                            v += p * cache[index][kv_cols + kv + c]
+                    out[row * q_cols + head * head_dim + c] = v / total
+                at = ((row * LAYERS + LAYER) * N_HEADS + head) * 2
+                masses[at] = sum(probs[: len(seen_sinks)]) / total
+                masses[at + 1] = sum(probs[:4]) / total
     line(f"attend {storage} {name}", 5e-5, fold(out, head_dim // 4))
     line(f"attend {storage} {name}, masses", 2e-5, fold(masses, 2))
 
@@ -312,12 +331,14 @@ APPEND = [
 
 def append(case, name, storage, head_dim, recent, start, rounded):
     """Draws: K and V of each slot before, then every row of qkv. The first key of the chunk is more than a half holds.
+    The first slot of the arena belongs to another lane and stays as it was.
 
     Devices may round to half precision either way, so words are compared only where nothing is rounded; the other case
     is compared as values, which may be one step (2^-10 below 2) off.
     """
     draws = Draws(case)
     q_cols, sinks = N_HEADS * head_dim, 2
+    other = draw_kv(draws, storage, head_dim)
     slots = [draw_kv(draws, storage, head_dim) for _ in range(sinks + recent)]
     qkv = [draw_qkv(draws, "f32" if rounded else storage, head_dim) for _ in range(ROWS)]
     if not rounded:
@@ -326,7 +347,7 @@ def append(case, name, storage, head_dim, recent, start, rounded):
         # A later token overwrites an earlier one, so that the last ones stay.
         index = start + i
         slots[index if index < sinks else sinks + (index - sinks) % recent] = qkv[ROW0 + i][q_cols:]
-    values = [value for slot in slots for value in slot]
+    values = [value for slot in [other] + slots for value in slot]
     if rounded:
         line(f"append {storage} {name}", 1e-3, fold([half_value(half_bits(v)) for v in values], 4))
     elif storage == "f16":

@@ -1,7 +1,15 @@
 // What the page's address asks for: `?sinks=4&recent=252&temperature=0&max=24`, in the words of the
 // command line program. A bad value is said in a sentence; the rest applies.
 
-import type { Backend, CacheSettings, Policy, SendOptions, Storage } from "../../crates/wasm/types";
+import type {
+  Backend,
+  CacheSettings,
+  Policy,
+  Positions,
+  SendOptions,
+  Softmax,
+  Storage,
+} from "../../crates/wasm/types";
 import * as say from "./strings.en.ts";
 
 export interface Settings {
@@ -64,7 +72,13 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
         choice<Backend>(key, value, ["webgpu", "cpu"], (v) => (settings.backend = v));
         break;
       case "policy":
-        choice<Policy>(key, value, ["sinks", "window", "dense"], (v) => (cache.policy = v));
+        choice<Policy>(key, value, ["sinks", "window", "dense", "recompute"], (v) => (cache.policy = v));
+        break;
+      case "positions":
+        choice<Positions>(key, value, ["slot", "stream"], (v) => (cache.positions = v));
+        break;
+      case "softmax":
+        choice<Softmax>(key, value, ["plain", "one"], (v) => (cache.softmax = v));
         break;
       case "kv":
         choice<Storage>(key, value, ["f16", "f32"], (v) => (cache.kv = v));

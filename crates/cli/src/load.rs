@@ -25,11 +25,15 @@ fn open(path: &Path) -> Result<File, Failure> {
     })
 }
 
-/// The model on the device that was asked for, and the file's header.
+/// The model on the device that was asked for, the file's header, and what `prepare` makes of that as soon as it is read,
+/// so that nobody waits for the weights to hear of a mistake.
 ///
 /// # Errors
-/// No GPU, no file, or a file that is no model; each a sentence.
-pub fn load(args: &ModelArgs) -> Result<(Rc<Model>, Header), Failure> {
+/// No GPU, no file, or a file that is no model; each a sentence. And those of `prepare`.
+pub fn load<T>(
+    args: &ModelArgs,
+    prepare: impl FnOnce(&Header) -> Result<T, Failure>,
+) -> Result<(Rc<Model>, Header, T), Failure> {
     let mut file = open(&args.model)?;
     let place = match args.device {
         DeviceName::Cpu => Place::cpu(),
@@ -44,6 +48,8 @@ pub fn load(args: &ModelArgs) -> Result<(Rc<Model>, Header), Failure> {
     let mut piece = vec![0; PIECE];
     let mut progress = Progress::new("reading the model", total);
     let mut done = 0;
+    let mut prepare = Some(prepare);
+    let mut prepared = None;
     let named = |error: &dyn std::fmt::Display| -> Failure { format!("{}: {error}", args.model.display()).into() };
     loop {
         let count = file.read(&mut piece).map_err(|error| named(&error))?;
@@ -51,15 +57,22 @@ pub fn load(args: &ModelArgs) -> Result<(Rc<Model>, Header), Failure> {
             break;
         }
         loader.push(&piece[..count]).map_err(|error| named(&error))?;
+        if let Some(header) = loader.header()
+            && let Some(prepare) = prepare.take()
+        {
+            prepared = Some(prepare(header)?);
+        }
         done += count as u64;
         progress.show(done);
     }
     progress.end();
     let (config, header, weights) = loader.finish().map_err(|error| named(&error))?;
+    // Whoever gives back weights has seen a header.
+    let prepared = prepared.ok_or_else(|| named(&"no header: download it again"))?;
     if place.grid.is_some() {
         pollster::block_on(weights.verify())?;
     }
-    Ok((Rc::new(Model { config, weights, place }), header))
+    Ok((Rc::new(Model { config, weights, place }), header, prepared))
 }
 
 /// Only the file's header, for commands that need no weights.

@@ -4,7 +4,7 @@ use crate::Failure;
 use clap::{Args, ValueEnum};
 use model::Storage;
 use model::policy::{Policy, Positions};
-use model::session::CacheSettings;
+use model::session::{CacheSettings, Softmax};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -76,11 +76,12 @@ pub struct CacheArgs {
     /// Tokens that are not packed yet, in packed storage.
     #[arg(long, default_value_t = 32)]
     pub tail: u32,
-    /// Replaces the sinks by this text.
-    #[arg(long)]
-    pub sink_text: Option<String>,
+    /// `one` adds a logit of 0 to the denominator of attention.
     #[arg(long, value_enum, default_value = "plain")]
     pub softmax: SoftmaxName,
+    /// Sinks take attention, but their values count as zeros.
+    #[arg(long)]
+    pub zero_sinks: bool,
 }
 
 fn not_yet(what: &str, instead: &str) -> Failure {
@@ -97,7 +98,7 @@ impl CacheArgs {
             PolicyName::Dense => Policy::Dense,
             PolicyName::Window => Policy::Window { recent: self.recent },
             PolicyName::Sinks => Policy::Sinks { sinks: self.sinks, recent: self.recent },
-            PolicyName::Recompute => return Err(not_yet("--policy recompute", "dense, window or sinks")),
+            PolicyName::Recompute => Policy::Recompute { recent: self.recent },
         };
         let storage = match self.kv {
             StorageName::F32 => Storage::F32,
@@ -106,18 +107,16 @@ impl CacheArgs {
                 return Err(not_yet("this --kv", "f32 or f16"));
             }
         };
-        if self.sink_text.is_some() {
-            return Err(not_yet("--sink-text", "the text's own first tokens"));
-        }
-        if self.softmax == SoftmaxName::One {
-            return Err(not_yet("--softmax one", "plain"));
-        }
+        let softmax = match self.softmax {
+            SoftmaxName::Plain => Softmax::Plain,
+            SoftmaxName::One => Softmax::One,
+        };
         let positions = match self.positions {
             PositionsName::Slot => Positions::Slot,
             PositionsName::Stream => Positions::Stream,
         };
         policy.check(u32::MAX)?;
-        Ok(CacheSettings { policy, positions, storage })
+        Ok(CacheSettings { policy, positions, storage, softmax, zero_sinks: self.zero_sinks, turns: None })
     }
 
     /// The settings for the JSON line.
@@ -139,7 +138,12 @@ impl CacheArgs {
                 Storage::F32 => "f32",
                 Storage::F16 => "f16",
             },
-            "softmax": "plain",
+            "softmax": match settings.softmax {
+                Softmax::Plain => "plain",
+                Softmax::One => "one",
+            },
+            "zero_sinks": settings.zero_sinks,
+            "turns": settings.turns.is_some(),
         })
     }
 }

@@ -4,11 +4,14 @@ use crate::Failure;
 use crate::load::load;
 use crate::settings::{CacheArgs, ModelArgs};
 use clap::Args;
+use model::config::Config;
 use model::generate::{Conversation, Event, Reason, Text};
+use model::policy::Policy;
 use model::sampler::Settings;
-use model::session::Session;
+use model::session::{CacheSettings, Session};
 use serde_json::json;
 use std::io::{BufRead, IsTerminal, Write};
+use std::ops::Range;
 use std::time::Instant;
 
 /// Tokens of a prompt that go through the model together.
@@ -62,6 +65,9 @@ pub struct GenerateArgs {
     max: usize,
     #[command(flatten)]
     cache: CacheArgs,
+    /// Make room by whole turns of the chat, and keep its system prompt for ever.
+    #[arg(long)]
+    turns: bool,
     #[command(flatten)]
     sampler: SamplerArgs,
 }
@@ -75,6 +81,9 @@ pub struct ChatArgs {
     max: usize,
     #[command(flatten)]
     cache: CacheArgs,
+    /// Make room by whole turns, and keep the system prompt for ever.
+    #[arg(long)]
+    turns: bool,
     #[command(flatten)]
     sampler: SamplerArgs,
 }
@@ -93,16 +102,19 @@ fn answer(conversation: &mut Conversation, text: &Text) -> Result<Answer, Failur
     let mut whole = String::new();
     let mut ids = Vec::new();
     let mut decoding = None;
+    let mut dropped = Vec::new();
     loop {
         match pollster::block_on(conversation.step(text))? {
-            Event::Prompt { done, total, evicted, .. } => {
-                if let Some(range) = evicted {
-                    let (from, to) = (range.start, range.end - 1);
-                    eprintln!("the cache is full: tokens {from} to {to} have left it ({done} of {total} read)");
+            Event::Prompt { done, total, evicted, evicted_turns, .. } => {
+                if let Some(said) = left(evicted, evicted_turns) {
+                    eprintln!("the cache is full: {said} ({done} of {total} read)");
                 }
             }
-            Event::Token { id, text: piece, .. } => {
+            Event::Token { id, text: piece, evicted_turns, evicted, .. } => {
                 decoding.get_or_insert_with(Instant::now);
+                if evicted_turns.is_some() {
+                    dropped.extend(left(evicted, evicted_turns));
+                }
                 ids.push(id);
                 whole.push_str(&piece);
                 stdout.write_all(piece.as_bytes())?;
@@ -111,6 +123,9 @@ fn answer(conversation: &mut Conversation, text: &Text) -> Result<Answer, Failur
             Event::End { reason, text: piece } => {
                 whole.push_str(&piece);
                 writeln!(stdout, "{piece}")?;
+                for said in dropped {
+                    eprintln!("the cache was full: {said}");
+                }
                 let seconds = decoding.map_or(0.0, |started| started.elapsed().as_secs_f64());
                 return Ok(Answer { text: whole, ids, reason, seconds });
             }
@@ -118,10 +133,27 @@ fn answer(conversation: &mut Conversation, text: &Text) -> Result<Answer, Failur
     }
 }
 
-fn start(model: &ModelArgs, cache: &CacheArgs) -> Result<(Conversation, Text), Failure> {
+/// What left the cache, in words.
+fn left(tokens: Option<Range<u64>>, turns: Option<Range<u64>>) -> Option<String> {
+    let inclusive = |range: Range<u64>| (range.start, range.end - 1);
+    let (from, to) = inclusive(tokens?);
+    Some(match turns.map(inclusive) {
+        Some((first, last)) => format!("tokens {from} to {to}, turns {first} to {last}, have left it"),
+        None => format!("tokens {from} to {to} have left it"),
+    })
+}
+
+fn start(model: &ModelArgs, cache: &CacheArgs, turns: bool) -> Result<(Conversation, Text), Failure> {
     let settings = cache.settings()?;
-    let (model, header) = load(model)?;
-    let text = Text::from_gguf(&header)?;
+    if turns && matches!(settings.policy, Policy::Dense) {
+        return Err("--turns says what leaves, and dense keeps everything: use --policy sinks or window".into());
+    }
+    let (model, _, (settings, text)) = load(model, |header| {
+        let text = Text::from_gguf(header)?;
+        let settings = CacheSettings { turns: if turns { Some(text.turns()?) } else { None }, ..settings };
+        settings.check(&Config::from_gguf(header)?)?;
+        Ok((settings, text))
+    })?;
     Ok((Conversation::new(Session::new(model, settings, CHUNK)?), text))
 }
 
@@ -129,7 +161,7 @@ pub fn generate(args: &GenerateArgs) -> Result<(), Failure> {
     if args.prompt.trim().is_empty() {
         return Err("the prompt is empty: write something after --prompt".into());
     }
-    let (mut conversation, text) = start(&args.model, &args.cache)?;
+    let (mut conversation, text) = start(&args.model, &args.cache, args.turns)?;
     let settings = args.sampler.settings();
     if args.raw {
         conversation.send_raw(&text, &args.prompt, &settings, args.max)?;
@@ -159,7 +191,7 @@ pub fn generate(args: &GenerateArgs) -> Result<(), Failure> {
 }
 
 pub fn chat(args: &ChatArgs) -> Result<(), Failure> {
-    let (mut conversation, text) = start(&args.model, &args.cache)?;
+    let (mut conversation, text) = start(&args.model, &args.cache, args.turns)?;
     let mut settings = args.sampler.settings();
     let terminal = std::io::stdin().is_terminal();
     if terminal {

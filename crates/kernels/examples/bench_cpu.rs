@@ -5,6 +5,7 @@
 //! most caches, and each pass reads all. `RAYON_NUM_THREADS` sets the threads; a word after `--` leaves only what has it in
 //! its name: weights, best, attention.
 
+use kernels::NO_SINK_LOGIT;
 use kernels::cpu::{Attend, Epilogue, Heads, Norm, Storage, append, attend, head, linear};
 use kernels::packed::{Codec, Packed};
 use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepView, StepWriter};
@@ -97,7 +98,7 @@ fn time_attention(older: usize, rows: usize, runs: usize) -> f64 {
     let mut writer = StepWriter::new(layout, &mut words);
     writer.global(rows, 0, 0);
     let start = older as u32;
-    writer.lane(0, &LaneStep { row0: 0, rows: rows as u32, start, base: sinks, sinks, recent });
+    writer.lane(0, &LaneStep { row0: 0, rows: rows as u32, start, base: sinks, sinks, recent, ..LaneStep::default() });
     let half = [0.5; 32];
     for row in 0..rows {
         let index = start + row as u32;
@@ -133,7 +134,8 @@ fn time_attention(older: usize, rows: usize, runs: usize) -> f64 {
                 storage: Storage::F16,
                 rope: &rope,
                 step,
-                lane: 0,
+                store: 0,
+                sink_logits: &[NO_SINK_LOGIT; HEADS.n_heads],
                 layer,
                 report: report_layout,
             };

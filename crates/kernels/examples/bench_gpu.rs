@@ -5,8 +5,8 @@ use burn::tensor::Device;
 use kernels::packed::Codec;
 use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use kernels::{
-    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix, MatrixShape,
-    Storage, WordBuffer,
+    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix,
+    MatrixShape, Storage, WordBuffer,
 };
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             heads,
             storage: Storage::F16,
             keys,
-            lane: 0,
+            store: 0,
             layer: 0,
             step: layout,
             report,
@@ -62,12 +62,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let qkv = FloatBuffer::zeros(rows * heads.qkv_cols(), &device);
         let arena = WordBuffer::zeros(keys * Storage::F16.slot_words(heads), &device);
         let rope = kernels::floats(vec![0.5; (keys + rows) * 64], &device);
+        let sink_logits = kernels::floats(vec![kernels::NO_SINK_LOGIT; heads.n_heads], &device);
         let mut part = FloatBuffer::zeros(kernels::part_len(heads, layout, keys, true), &device);
         let mut out = FloatBuffer::zeros(rows * heads.q_cols(), &device);
         let mut masses = FloatBuffer::zeros(rows * report.stride(), &device);
         let ms = time(&device, || {
             let to = AttendBuffers { part: &mut part, out: &mut out, report: &mut masses };
-            kernels::attend(&qkv, &arena, &rope, &step, to, params);
+            kernels::attend(&qkv, &arena, AttendTables { rope: &rope, sink_logits: &sink_logits }, &step, to, params);
         });
         println!("attend {keys:<9} {ms:>9.3} {:>9.1}", ms * 30.0);
     }
@@ -85,8 +86,11 @@ fn step(layout: StepLayout, device: &Device) -> WordBuffer {
     let mut words = vec![0; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
     writer.global(layout.rows, 0, layout.rows.min(32));
-    writer
-        .lane(0, &LaneStep { row0: 0, rows: layout.rows as u32, start: 2000, base: 2000 - 250, sinks: 4, recent: 252 });
+    let rows = layout.rows as u32;
+    writer.lane(
+        0,
+        &LaneStep { row0: 0, rows, start: 2000, base: 2000 - 250, sinks: 4, recent: 252, ..LaneStep::default() },
+    );
     let rotation = vec![0.5; layout.head_dim / 2];
     for row in 0..layout.rows {
         let index = 2000 + row as u32;

@@ -68,6 +68,7 @@ impl Ops for Flex {
         qkv: FloatTensor<Self>,
         arena: IntTensor<Self>,
         rope: FloatTensor<Self>,
+        sink_logits: FloatTensor<Self>,
         step: IntTensor<Self>,
         part: FloatTensor<Self>,
         mut out: FloatTensor<Self>,
@@ -79,7 +80,8 @@ impl Ops for Flex {
             storage: params.storage,
             rope: rope.storage(),
             step: StepView::new(params.step, step.storage()),
-            lane: params.lane,
+            store: params.store,
+            sink_logits: sink_logits.storage(),
             layer: params.layer,
             report: params.report,
         };
@@ -94,7 +96,7 @@ impl Ops for Flex {
         params: AttendParams,
     ) -> IntTensor<Self> {
         let step = StepView::new(params.step, step.storage());
-        cpu::append(params.heads, params.storage, step, params.lane, qkv.storage(), in_place!(arena, u32));
+        cpu::append(params.heads, params.storage, step, params.store, qkv.storage(), in_place!(arena, u32));
         arena
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A kernel's text is a preamble of `const` lines and files of `shaders/`, one after the other, so that every file stays
 //! plain WGSL. The constants are part of the kernel's id: what changes per step is in the step buffer, and what differs
-//! between layers of one shape (lane and layer) in the `info` binding, so that recorded launches can be replayed.
+//! between layers of one shape (store and layer) in the `info` binding, so that recorded launches can be replayed.
 
 use crate::packed::Codec;
 use crate::step::StepLayout;
@@ -32,7 +32,7 @@ macro_rules! shader {
 pub enum Kernel {
     Embed(MatrixShape, StepLayout),
     Linear(LinearParams),
-    /// Lane and layer are not part of it.
+    /// Store and layer are not part of it.
     Attend(AttendParams),
     Merge(AttendParams),
     Append(AttendParams),
@@ -124,7 +124,7 @@ impl Kernel {
 
     /// The kernel's id must not name what only `info` carries.
     fn shared(self) -> Self {
-        let anywhere = |p: AttendParams| AttendParams { lane: 0, layer: 0, ..p };
+        let anywhere = |p: AttendParams| AttendParams { store: 0, layer: 0, ..p };
         match self {
             Self::Attend(p) => Self::Attend(anywhere(p)),
             Self::Merge(p) => Self::Merge(anywhere(p)),
@@ -220,9 +220,9 @@ impl Spread {
 fn launch(kernel: Kernel, grid: [usize; 3], buffers: &[&CubeTensor], info: Option<[usize; 2]>) {
     let mut args =
         KernelArguments::new().with_buffers(buffers.iter().map(|tensor| tensor.handle.clone().binding()).collect());
-    if let Some([lane, layer]) = info {
+    if let Some([store, layer]) = info {
         // One vec4<u32>, as two words of 64 bits.
-        args = args.with_info(MetadataBindingInfo::custom(vec![(lane as u64) | (layer as u64) << 32, 0]));
+        args = args.with_info(MetadataBindingInfo::custom(vec![(store as u64) | (layer as u64) << 32, 0]));
     }
     let kernel = kernel.shared();
     let dim = CubeDim::new_1d(kernel.threads());
@@ -232,7 +232,10 @@ fn launch(kernel: Kernel, grid: [usize; 3], buffers: &[&CubeTensor], info: Optio
 
 impl Ops for CubeBackend {
     fn write(buffer: IntTensor<Self>, words: Vec<u32>) -> IntTensor<Self> {
-        buffer.client.write(&buffer.handle, cubecl::bytes::Bytes::from_elems(words));
+        // Where the data are shorter than the buffer they are written to, cubecl clears the rest.
+        let rest = buffer.handle.size_in_used() - 4 * words.len() as u64;
+        let front = buffer.handle.clone().offset_end(rest);
+        buffer.client.write(&front, cubecl::bytes::Bytes::from_elems(words));
         buffer
     }
 
@@ -272,18 +275,19 @@ impl Ops for CubeBackend {
         qkv: FloatTensor<Self>,
         arena: IntTensor<Self>,
         rope: FloatTensor<Self>,
+        sink_logits: FloatTensor<Self>,
         step: IntTensor<Self>,
         part: FloatTensor<Self>,
         out: FloatTensor<Self>,
         report: FloatTensor<Self>,
         params: AttendParams,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let info = Some([params.lane, params.layer]);
+        let info = Some([params.store as usize, params.layer]);
         let rows = params.step.rows;
         let grid = [tiles(&params), params.heads.n_kv_heads, rows];
         launch(Kernel::Attend(params), grid, &[&qkv, &step, &arena, &rope, &part], info);
         let grid = [params.heads.n_heads, rows, 1];
-        launch(Kernel::Merge(params), grid, &[&part, &step, &out, &report], info);
+        launch(Kernel::Merge(params), grid, &[&part, &step, &out, &report, &sink_logits], info);
         (part, out, report)
     }
 
@@ -294,7 +298,7 @@ impl Ops for CubeBackend {
         params: AttendParams,
     ) -> IntTensor<Self> {
         let grid = [params.heads.kv_cols().div_ceil(THREADS), params.step.rows, 1];
-        launch(Kernel::Append(params), grid, &[&qkv, &step, &arena], Some([params.lane, 0]));
+        launch(Kernel::Append(params), grid, &[&qkv, &step, &arena], Some([params.store as usize, 0]));
         arena
     }
 
@@ -361,7 +365,7 @@ mod tests {
         }
         for storage in [Storage::F32, Storage::F16] {
             for grid in [Grid::Gpu, Grid::Software] {
-                let params = AttendParams { heads, storage, keys: 300, lane: 1, layer: 1, step, report, grid };
+                let params = AttendParams { heads, storage, keys: 300, store: 1, layer: 1, step, report, grid };
                 all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
             }
         }

@@ -56,14 +56,18 @@ pub struct LinearParams {
     pub grid: Grid,
 }
 
+/// The extra logit of a denominator that has none: its share is 0.
+pub const NO_SINK_LOGIT: f32 = -3.0e38;
+
 /// Attention's constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttendParams {
     pub heads: Heads,
     pub storage: Storage,
-    /// Keys that the cache and a chunk can have together.
+    /// The most keys that a row sees.
     pub keys: usize,
-    pub lane: usize,
+    /// The arena, as [`step::LaneStep::store`] names it.
+    pub store: u32,
     pub layer: usize,
     pub step: StepLayout,
     pub report: ReportLayout,
@@ -109,13 +113,14 @@ pub trait Ops: burn::backend::Backend {
         params: LinearParams,
     ) -> FloatTensor<Self>;
 
-    /// Attention of every row over its view. `qkv`: `[rows, qkv]`, `arena`: `[slots, slot]` packed values, `rope`:
-    /// `[positions, head_dim]`, `out`: `[rows, n_heads * head_dim]`; `part` is the GPU's scratch. Puts the attention on
-    /// the sinks into `report`.
+    /// Attention of the rows of an arena's lanes over their views. `qkv`: `[rows, qkv]`, `arena`: `[slots, slot]` packed
+    /// values of each lane, `rope`: `[positions, head_dim]`, `sink_logits`: `[n_heads]`, `out`: `[rows, n_heads *
+    /// head_dim]`; `part` is the GPU's scratch. Puts the attention on the sinks into `report`.
     fn attend(
         qkv: FloatTensor<Self>,
         arena: IntTensor<Self>,
         rope: FloatTensor<Self>,
+        sink_logits: FloatTensor<Self>,
         step: IntTensor<Self>,
         part: FloatTensor<Self>,
         out: FloatTensor<Self>,
@@ -123,7 +128,7 @@ pub trait Ops: burn::backend::Backend {
         params: AttendParams,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Writes the rows' K and V into the cache.
+    /// Writes K and V of the rows of an arena's lanes into it.
     fn append(
         qkv: FloatTensor<Self>,
         step: IntTensor<Self>,
@@ -310,11 +315,18 @@ pub struct AttendBuffers<'a> {
     pub report: &'a mut FloatBuffer,
 }
 
+/// What attention reads beside queries, keys and values.
+#[derive(Clone, Copy, Debug)]
+pub struct AttendTables<'a> {
+    pub rope: &'a Tensor<1>,
+    pub sink_logits: &'a Tensor<1>,
+}
+
 /// See [`Ops::attend`].
 pub fn attend(
     qkv: &FloatBuffer,
     arena: &WordBuffer,
-    rope: &Tensor<1>,
+    tables: AttendTables<'_>,
     step: &WordBuffer,
     to: AttendBuffers<'_>,
     params: AttendParams,
@@ -322,7 +334,8 @@ pub fn attend(
     let (part, out, report) = <Dispatch as Ops>::attend(
         qkv.read().into_dispatch(),
         arena.read().into_dispatch(),
-        rope.clone().into_dispatch(),
+        tables.rope.clone().into_dispatch(),
+        tables.sink_logits.clone().into_dispatch(),
         step.read().into_dispatch(),
         to.part.take(),
         to.out.take(),

@@ -7,8 +7,8 @@
 use crate::packed::Codec;
 use crate::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use crate::{
-    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix, MatrixShape,
-    Storage, WordBuffer, append, attend, embed, floats, head, linear, part_len, words,
+    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix,
+    MatrixShape, NO_SINK_LOGIT, Storage, WordBuffer, append, attend, embed, floats, head, linear, part_len, words,
 };
 use burn::tensor::{Device, Int, Tensor};
 use half::f16;
@@ -208,9 +208,11 @@ impl Draws {
 
 /// Rows of the step in all cases but some of [`LINEAR`].
 const ROWS: usize = 5;
-/// The lane under test, and its first row.
+/// The lane under test, and its first row. The rows before are those of lane 0.
 const LANE: usize = 1;
 const ROW0: usize = 1;
+/// The arena of the lane under test; the other lane lies in another, if the case does not say that they share it.
+const STORE: u32 = 1;
 const REPORT: ReportLayout = ReportLayout { layers: 2, heads: 6 };
 const LAYER: usize = 1;
 const EPS: f32 = 1e-5;
@@ -265,18 +267,59 @@ struct Attend {
     evicted: u32,
     /// Sinks are as far as the stream says, not as their slots say.
     far: bool,
+    /// Lane 0 shares the arena: one sink, a ring of three, and its row is token 7.
+    shared: bool,
+    /// The flags of the lane under test.
+    flags: u32,
+    /// Each head has an extra logit.
+    learned: bool,
 }
 
-#[rustfmt::skip]
-const ATTEND: [Attend; 6] = {
+impl Attend {
+    const fn new(name: &'static str, storage: Storage, head_dim: usize, cache: [u32; 2], tokens: [u32; 2]) -> Self {
+        let ([sinks, recent], [start, rows]) = (cache, tokens);
+        Self {
+            name,
+            storage,
+            head_dim,
+            sinks,
+            recent,
+            start,
+            rows,
+            evicted: 0,
+            far: false,
+            shared: false,
+            flags: 0,
+            learned: false,
+        }
+    }
+}
+
+/// A lane of a case.
+struct LaneCase {
+    row0: u32,
+    rows: u32,
+    sinks: u32,
+    recent: u32,
+    start: u32,
+}
+
+const ATTEND: [Attend; 9] = {
     use Storage::*;
     [
-        Attend { name: "wrapped", storage: F32, head_dim: 32, sinks: 2, recent: 5, start: 11, rows: 4, evicted: 0, far: false },
-        Attend { name: "sinks in the chunk", storage: F32, head_dim: 32, sinks: 2, recent: 5, start: 0, rows: 4, evicted: 0, far: false },
-        Attend { name: "two tiles", storage: F32, head_dim: 32, sinks: 2, recent: 70, start: 100, rows: 2, evicted: 0, far: false },
-        Attend { name: "after a turn", storage: F16, head_dim: 64, sinks: 2, recent: 5, start: 11, rows: 4, evicted: 9, far: false },
-        Attend { name: "far sinks", storage: F16, head_dim: 64, sinks: 2, recent: 5, start: 1_000_003, rows: 1, evicted: 0, far: true },
-        Attend { name: "window", storage: F16, head_dim: 64, sinks: 0, recent: 3, start: 11, rows: 4, evicted: 0, far: false },
+        Attend::new("wrapped", F32, 32, [2, 5], [11, 4]),
+        Attend::new("sinks in the chunk", F32, 32, [2, 5], [0, 4]),
+        Attend::new("two tiles", F32, 32, [2, 70], [100, 2]),
+        Attend { evicted: 9, ..Attend::new("after a turn", F16, 64, [2, 5], [11, 4]) },
+        Attend { far: true, ..Attend::new("far sinks", F16, 64, [2, 5], [4_000_003, 1]) },
+        Attend::new("window", F16, 64, [0, 3], [11, 4]),
+        Attend { shared: true, ..Attend::new("two lanes", F16, 64, [2, 5], [11, 4]) },
+        Attend { flags: step::SOFTMAX_ONE, ..Attend::new("softmax one", F32, 32, [2, 5], [11, 4]) },
+        Attend {
+            flags: step::ZERO_SINKS,
+            learned: true,
+            ..Attend::new("learned logits and sinks without values", F32, 32, [2, 70], [100, 2])
+        },
     ]
 };
 /// Keys that attention has room for: two of its tiles.
@@ -354,7 +397,7 @@ impl Place<'_> {
 
     fn params(&self, heads: Heads, storage: Storage, step: StepLayout) -> AttendParams {
         let grid = self.grid.unwrap_or(Grid::Software);
-        AttendParams { heads, storage, keys: KEYS, lane: LANE, layer: LAYER, step, report: REPORT, grid }
+        AttendParams { heads, storage, keys: KEYS, store: STORE, layer: LAYER, step, report: REPORT, grid }
     }
 
     fn floats(&self, values: Vec<f32>) -> FloatBuffer {
@@ -423,14 +466,25 @@ impl Place<'_> {
         let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
         let layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
         let slot_values = 2 * heads.kv_cols();
-        let mut slots = vec![0.0; (sinks + recent) as usize * slot_values];
-        for index in (0..sinks.min(start)).chain(sinks.max(start.saturating_sub(recent))..start) {
-            let slot = if index < sinks { index } else { sinks + (index - sinks) % recent };
-            slots[slot as usize * slot_values..][..slot_values].copy_from_slice(&draws.kv(storage, heads));
+        let tested = LaneCase { row0: ROW0 as u32, rows: case.rows, sinks, recent, start };
+        let other = LaneCase { row0: 0, rows: ROW0 as u32, sinks: 1, recent: 3, start: 7 };
+        let lanes = if case.shared { vec![other, tested] } else { vec![tested] };
+        let mut slots = Vec::new();
+        for lane in &lanes {
+            let at = slots.len();
+            slots.resize(at + (lane.sinks + lane.recent) as usize * slot_values, 0.0);
+            let recent = lane.sinks.max(lane.start.saturating_sub(lane.recent))..lane.start;
+            for index in (0..lane.sinks.min(lane.start)).chain(recent) {
+                let ring = index.saturating_sub(lane.sinks) % lane.recent;
+                let slot = if index < lane.sinks { index } else { lane.sinks + ring };
+                slots[at + slot as usize * slot_values..][..slot_values].copy_from_slice(&draws.kv(storage, heads));
+            }
         }
         let qkv = self.floats(draws.qkv(storage, heads));
         let mut out = self.floats(draws.values(ROWS * heads.q_cols(), 1.0));
         let masses = draws.values(ROWS * REPORT.layers * REPORT.heads * 2, 1.0);
+        let sink_logits =
+            if case.learned { draws.values(heads.n_heads, 4.0) } else { vec![NO_SINK_LOGIT; heads.n_heads] };
         let mut report = vec![0.0; ROWS * REPORT.stride()];
         let mass_cols = REPORT.stride() - step::MASSES_AT;
         for (row, masses) in report.chunks_exact_mut(REPORT.stride()).zip(masses.chunks_exact(mass_cols)) {
@@ -440,25 +494,32 @@ impl Place<'_> {
         let mut part = FloatBuffer::zeros(part_len(heads, layout, KEYS, self.grid.is_some()), self.device);
         let rope = (0..POSITIONS).flat_map(|position| rotation(position, head_dim).concat()).collect();
 
-        let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent)).max(case.evicted);
         let step = self.step(layout, |step| {
             step.global(ROW0 + case.rows as usize, 0, 0);
             step.lane(0, &LaneStep { rows: ROW0 as u32, ..LaneStep::default() });
-            let (row0, base) = (ROW0 as u32, first_of(start));
-            step.lane(LANE, &LaneStep { row0, rows: case.rows, start, base, sinks, recent });
-            for row in 0..case.rows {
-                let t = start + row;
-                let sinks_held = sinks.min(t + 1);
-                let held = sinks_held + (t + 1).saturating_sub(first_of(t));
-                let [cos, sin] = rotation(if case.far { t } else { held - 1 }, head_dim);
-                let view = RowStep { index: t, first: first_of(t), sinks_held, held, ..idle(&cos) };
-                step.row(ROW0 + row as usize, &RowStep { sin: &sin, ..view });
+            let mut at = 0;
+            for (lane, number) in lanes.iter().zip(2 - lanes.len()..) {
+                let &LaneCase { row0, rows, sinks, recent, start } = lane;
+                let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent)).max(case.evicted);
+                let (base, store) = (first_of(start), STORE);
+                let flags = if number == LANE { case.flags } else { 0 };
+                step.lane(number, &LaneStep { row0, rows, start, base, sinks, recent, at, store, flags });
+                at += (sinks + recent) * storage.slot_words(heads) as u32;
+                for row in 0..rows {
+                    let t = start + row;
+                    let sinks_held = sinks.min(t + 1);
+                    let held = sinks_held + (t + 1).saturating_sub(first_of(t));
+                    let [cos, sin] = rotation(if case.far { t } else { held - 1 }, head_dim);
+                    let view = RowStep { index: t, first: first_of(t), sinks_held, held, ..idle(&cos) };
+                    step.row((row0 + row) as usize, &RowStep { sin: &sin, ..view });
+                }
             }
         });
         let arena = self.words(stored_words(storage, &slots));
         let to = AttendBuffers { part: &mut part, out: &mut out, report: &mut report };
         let params = self.params(heads, storage, layout);
-        attend(&qkv, &arena, &floats(rope, self.device), &step, to, params);
+        let tables = AttendTables { rope: &floats(rope, self.device), sink_logits: &floats(sink_logits, self.device) };
+        attend(&qkv, &arena, tables, &step, to, params);
 
         let name = format!("attend {} {}", lower(storage), case.name);
         let masses = |report: &[f32]| {
@@ -476,7 +537,9 @@ impl Place<'_> {
         let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
         let layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
         let (sinks, rows) = (2, 4);
-        let slots: Vec<f32> = (0..sinks + recent).flat_map(|_| draws.kv(storage, heads)).collect();
+        let slot_words = storage.slot_words(heads) as u32;
+        // The first slot belongs to another lane.
+        let slots: Vec<f32> = (0..1 + sinks + recent).flat_map(|_| draws.kv(storage, heads)).collect();
         let mut qkv = draws.qkv(if rounded { Storage::F32 } else { storage }, heads);
         if !rounded {
             qkv[ROW0 * heads.qkv_cols() + heads.q_cols()] = 1.0e5;
@@ -485,7 +548,8 @@ impl Place<'_> {
             step.global(ROW0 + rows as usize, 0, 0);
             step.lane(0, &LaneStep { rows: ROW0 as u32, ..LaneStep::default() });
             let base = start.max(sinks);
-            step.lane(LANE, &LaneStep { row0: ROW0 as u32, rows, start, base, sinks, recent });
+            let lane = LaneStep { row0: ROW0 as u32, rows, start, base, sinks, recent, ..LaneStep::default() };
+            step.lane(LANE, &LaneStep { at: slot_words, store: STORE, ..lane });
         });
         let mut arena = self.words(stored_words(storage, &slots));
         append(&self.floats(qkv), &step, &mut arena, self.params(heads, storage, layout));

@@ -7,8 +7,12 @@
 
 /// Words of the global header: rows in use, first row of the head, rows of the head, 5 unused.
 pub const GLOBAL_WORDS: usize = 8;
-/// Words of a lane: the fields of [`LaneStep`] in order, 2 unused.
-pub const LANE_WORDS: usize = 8;
+/// Words of a lane: the fields of [`LaneStep`] in order, 3 unused.
+pub const LANE_WORDS: usize = 12;
+/// Flag of a lane: the denominator has one more logit, which is 0, in place of what the weights have learned.
+pub const SOFTMAX_ONE: u32 = 1;
+/// Flag of a lane: sinks take attention, but their values count as zeros.
+pub const ZERO_SINKS: u32 = 2;
 /// Offset of a row's penalty ids, after eight scalar words.
 pub const PENALTY_AT: usize = 8;
 /// The most ids that a row can penalize.
@@ -66,6 +70,12 @@ pub struct LaneStep {
     pub sinks: u32,
     /// R, the slots of the ring of recent tokens.
     pub recent: u32,
+    /// The first word of the lane's slots in its arena.
+    pub at: u32,
+    /// The arena that holds the lane: lanes that store their values alike share one, and a kernel serves one.
+    pub store: u32,
+    /// [`SOFTMAX_ONE`] and [`ZERO_SINKS`].
+    pub flags: u32,
 }
 
 /// What a row does in a step.
@@ -110,6 +120,24 @@ impl<'a> StepWriter<'a> {
         StepWriter { layout, words }
     }
 
+    /// Changes a step that was written: all words stay.
+    ///
+    /// # Panics
+    /// If the buffer is not [`StepLayout::words`] long.
+    pub fn reopen(layout: StepLayout, words: &'a mut [u32]) -> Self {
+        assert_eq!(words.len(), layout.words(), "the step buffer's length");
+        StepWriter { layout, words }
+    }
+
+    /// Sets the token whose logit is wanted of a row.
+    ///
+    /// # Panics
+    /// If the layout has no such row.
+    pub fn force(&mut self, row: usize, id: u32) {
+        assert!(row < self.layout.rows, "row {row} of {}", self.layout.rows);
+        self.words[self.layout.row_at(row) + 1] = id;
+    }
+
     /// Sets the rows in use and the range of rows for which logits are wanted.
     ///
     /// # Panics
@@ -128,7 +156,8 @@ impl<'a> StepWriter<'a> {
     /// If the layout has no such lane.
     pub fn lane(&mut self, lane: usize, step: &LaneStep) {
         assert!(lane < self.layout.lanes, "lane {lane} of {}", self.layout.lanes);
-        let words = [step.row0, step.rows, step.start, step.base, step.sinks, step.recent];
+        let LaneStep { row0, rows, start, base, sinks, recent, at: first_word, store, flags } = *step;
+        let words = [row0, rows, start, base, sinks, recent, first_word, store, flags];
         let at = self.layout.lane_at(lane);
         self.words[at..at + words.len()].copy_from_slice(&words);
     }
@@ -204,7 +233,22 @@ impl<'a> StepView<'a> {
     pub fn lane(&self, lane: usize) -> LaneStep {
         let at = self.layout.lane_at(lane);
         let words = &self.words[at..at + LANE_WORDS];
-        LaneStep { row0: words[0], rows: words[1], start: words[2], base: words[3], sinks: words[4], recent: words[5] }
+        LaneStep {
+            row0: words[0],
+            rows: words[1],
+            start: words[2],
+            base: words[3],
+            sinks: words[4],
+            recent: words[5],
+            at: words[6],
+            store: words[7],
+            flags: words[8],
+        }
+    }
+
+    /// The lanes that have rows and keep their cache in arena `store`.
+    pub fn lanes_of(&self, store: u32) -> impl Iterator<Item = LaneStep> {
+        (0..self.layout.lanes).map(|lane| self.lane(lane)).filter(move |lane| lane.rows > 0 && lane.store == store)
     }
 
     /// A row.

@@ -10,6 +10,7 @@ use minijinja::{Environment, ErrorKind, context};
 use serde::{Deserialize, Serialize};
 
 use crate::gguf::{Header, MetadataError, StringArray};
+use crate::tokenizer::{Tokenizer, TokenizerError};
 
 const NAME: &str = "chat_template";
 
@@ -80,6 +81,13 @@ pub enum ChatError {
         "the chat template changes turns that are already in the cache: begin a new conversation or use another model file"
     )]
     Rewrites,
+    #[error(
+        "the chat template does not begin each turn with one control token, so turns cannot be told apart: \
+         drop tokens one by one, or use another model file"
+    )]
+    NoOpening,
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
 }
 
 /// A model's chat template.
@@ -117,14 +125,6 @@ impl ChatTemplate {
         let end_of_turn = name("tokenizer.ggml.eot_token_id")?.unwrap_or_else(|| eos.clone());
         let bos = name("tokenizer.ggml.bos_token_id")?.unwrap_or_default();
         Self::new(source, TokenNames { bos, eos, end_of_turn })
-    }
-
-    /// Gives the template a clock that stands: `strftime_now` answers with the date `unix_seconds`
-    /// after 1970-01-01 00:00, in the caller's time zone.
-    pub fn with_time(mut self, unix_seconds: i64) -> Self {
-        let date = Date::from_days(unix_seconds.div_euclid(86_400));
-        self.environment.add_function("strftime_now", move |format: String| date.format(&format));
-        self
     }
 
     /// The whole conversation as text; `add_generation_prompt` begins the model's next answer.
@@ -172,80 +172,35 @@ pub fn next_turn(template: &ChatTemplate, before: &[Message], after: &[Message])
     }
 }
 
+/// The control token that begins every turn, that of the next answer too, and the tokens of the system prompt that the
+/// template puts first where the conversation has none.
+///
+/// # Errors
+/// There is no such token.
+pub fn opening(template: &ChatTemplate, tokenizer: &Tokenizer) -> Result<(u32, usize), ChatError> {
+    let say = |role: Role| Message::new(role, "a");
+    let ids = |messages: &[Message], begin_answer: bool| -> Result<Vec<u32>, ChatError> {
+        Ok(tokenizer.encode(&template.render(messages, begin_answer)?)?)
+    };
+    let one = ids(&[say(Role::User)], false)?;
+    let asked = ids(&[say(Role::User)], true)?;
+    let three = ids(&[say(Role::User), say(Role::Assistant), say(Role::User)], false)?;
+    let count = |ids: &[u32], opening: u32| ids.iter().filter(|id| **id == opening).count();
+    let begins_turns = |id: u32| {
+        tokenizer.special(id) && count(&asked, id) == count(&one, id) + 1 && count(&three, id) == count(&one, id) + 2
+    };
+    let opening = one.iter().copied().find(|id| begins_turns(*id)).ok_or(ChatError::NoOpening)?;
+    let mut starts = one.iter().enumerate().filter(|(_, id)| **id == opening).map(|(at, _)| at);
+    // The first of two turns is the template's own.
+    Ok((opening, starts.nth(1).unwrap_or(0)))
+}
+
 /// What a template says of itself, without the engine's words around it.
 fn describe(error: &minijinja::Error) -> String {
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,
-    }
-}
-
-/// A day of the Gregorian calendar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Date {
-    year: i64,
-    /// 1 to 12.
-    month: usize,
-    /// 1 to 31.
-    day: i64,
-}
-
-impl Date {
-    /// The date `days` after 1970-01-01. Years run from March here, so that a leap day is a year's
-    /// last, and the months before a day follow from a straight line.
-    fn from_days(days: i64) -> Self {
-        const DAYS_OF_400_YEARS: i64 = 146_097;
-        let since_0000_03_01 = days.saturating_add(719_468);
-        let era = since_0000_03_01.div_euclid(DAYS_OF_400_YEARS);
-        let day_of_era = since_0000_03_01.rem_euclid(DAYS_OF_400_YEARS);
-        let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let march_month = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-        let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-        let year = era * 400 + year_of_era + i64::from(month <= 2);
-        Self { year, month: month as usize, day }
-    }
-
-    /// `strftime` for the directives of a date.
-    fn format(self, format: &str) -> Result<String, minijinja::Error> {
-        const MONTHS: [&str; 12] = [
-            "January",
-            "February",
-            "March",
-            "April",
-            "May",
-            "June",
-            "July",
-            "August",
-            "September",
-            "October",
-            "November",
-            "December",
-        ];
-        let month_name = MONTHS.get(self.month - 1).copied().unwrap_or_default();
-        let mut text = String::new();
-        let mut characters = format.chars();
-        while let Some(character) = characters.next() {
-            if character != '%' {
-                text.push(character);
-                continue;
-            }
-            match characters.next() {
-                Some('Y') => text += &self.year.to_string(),
-                Some('m') => text += &format!("{:02}", self.month),
-                Some('d') => text += &format!("{:02}", self.day),
-                Some('B') => text += month_name,
-                Some('b') => text += &month_name[..3],
-                Some('%') => text.push('%'),
-                other => {
-                    let problem = format!("strftime_now knows %Y %m %d %B %b, not %{}", other.unwrap_or(' '));
-                    return Err(minijinja::Error::new(ErrorKind::InvalidOperation, problem));
-                }
-            }
-        }
-        Ok(text)
     }
 }
 

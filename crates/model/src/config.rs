@@ -31,7 +31,12 @@ pub struct Config {
     pub rope_layout: RopeLayout,
     /// Epsilon of every RMSNorm.
     pub eps: f32,
+    /// Whether a layer has learned logits that take attention without a key ([`SINK_LOGITS`]).
+    pub learned_sinks: bool,
 }
+
+/// The part of a tensor's name that says that it holds a learned logit for each head, in the denominator of the softmax.
+pub const SINK_LOGITS: &str = "attn_sinks";
 
 /// Why a file's metadata do not describe a model that can run here.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +53,7 @@ const MAX_LAYERS: u64 = 1024;
 const MAX_WIDTH: u64 = 1 << 20;
 
 impl Config {
-    /// Reads and checks the shape. The vocabulary's size comes from the token table, not from here.
+    /// Reads and checks the shape. The vocabulary is as large as the token table.
     ///
     /// # Errors
     /// A missing or impossible value, another architecture, or a scaled RoPE.
@@ -101,17 +106,19 @@ impl Config {
             }
         }
         let trained: u64 = metadata.require("llama.context_length")?;
+        let table = header.tensors.iter().find(|tensor| tensor.name == "token_embd.weight");
         Ok(Self {
             name: metadata.get::<&str>("general.name")?.unwrap_or("unnamed").to_owned(),
             layers,
             d_model,
             d_ff,
             heads,
-            vocab: 0,
+            vocab: table.and_then(|table| table.dims.get(1)).map_or(0, |rows| *rows as usize),
             trained_length: u32::try_from(trained).unwrap_or(u32::MAX),
             rope_base: f64::from(rope_base),
             rope_layout: RopeLayout::Interleaved,
             eps,
+            learned_sinks: header.tensors.iter().any(|tensor| tensor.name.contains(SINK_LOGITS)),
         })
     }
 

@@ -1,10 +1,10 @@
 //! A conversation: messages in, events out, one step at a time so that the caller can stop between any two.
 
-use crate::chat::{ChatError, ChatTemplate, Message, Role, next_turn};
+use crate::chat::{ChatError, ChatTemplate, Message, Role, next_turn, opening};
 use crate::detokenize::Detokenizer;
 use crate::gguf::Header;
 use crate::sampler::{MAX_PENALTY_LAST, Sampler, SamplerError, Settings};
-use crate::session::{Fed, Session, SessionError, Want};
+use crate::session::{Fed, Session, SessionError, Turns};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use std::ops::Range;
 
@@ -21,6 +21,16 @@ impl Text {
     /// The file has no tokenizer or no chat template, or one of a kind that is not known here.
     pub fn from_gguf(header: &Header) -> Result<Self, GenerateError> {
         Ok(Self { tokenizer: Tokenizer::from_gguf(header)?, template: ChatTemplate::from_gguf(header)? })
+    }
+
+    /// How a cache finds turns, for one that drops whole ones: by the template's opening token. The template's own system
+    /// prompt is pinned, if it has one.
+    ///
+    /// # Errors
+    /// Turns of this template do not begin with one control token.
+    pub fn turns(&self) -> Result<Turns, GenerateError> {
+        let (opening, pinned) = opening(&self.template, &self.tokenizer)?;
+        Ok(Turns { opening, pinned: u32::try_from(pinned).unwrap_or(u32::MAX) })
     }
 }
 
@@ -56,7 +66,14 @@ pub enum Reason {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A piece of the prompt went through the model.
-    Prompt { done: usize, total: usize, evicted: Option<Range<u64>>, sink_mass: Vec<f32> },
+    Prompt {
+        done: usize,
+        total: usize,
+        /// Stream indices that left the cache, and the numbers of the turns that ended with them, where turns count.
+        evicted: Option<Range<u64>>,
+        evicted_turns: Option<Range<u64>>,
+        sink_mass: Vec<f32>,
+    },
     /// A token was chosen and read.
     Token {
         id: u32,
@@ -65,6 +82,7 @@ pub enum Event {
         /// -ln p of it before any filter of the sampler, in nats.
         nll: f32,
         evicted: Option<Range<u64>>,
+        evicted_turns: Option<Range<u64>>,
         sink_mass: Vec<f32>,
         first_mass: Vec<f32>,
     },
@@ -199,14 +217,7 @@ impl Conversation {
         if text.tokenizer.eos().contains(&choice.id) {
             return Ok(self.end(Reason::End));
         }
-        // The penalty is undone: what is reported is the model's own probability.
-        let penalty = answer.sampler.settings().repetition_penalty;
-        let logit = next.log_sum_exp - choice.nll;
-        let nll = match (answer.sampler.penalty_ids().contains(&choice.id), logit > 0.0) {
-            (false, _) => choice.nll,
-            (true, true) => next.log_sum_exp - logit * penalty,
-            (true, false) => next.log_sum_exp - logit / penalty,
-        };
+        let nll = answer.sampler.model_nll(next.log_sum_exp, &choice);
         let fed = self.read(&[choice.id]).await?;
         let Some(answer) = self.answer.as_mut() else { return Err(GenerateError::NoCandidates) };
         answer.tokens += 1;
@@ -219,6 +230,7 @@ impl Conversation {
             text: piece,
             nll,
             evicted: fed.evicted,
+            evicted_turns: fed.evicted_turns,
             sink_mass: row.sink_mass,
             first_mass: row.first_mass,
         })
@@ -243,6 +255,7 @@ impl Conversation {
             done: answer.fed,
             total: answer.prompt.len(),
             evicted: fed.evicted,
+            evicted_turns: fed.evicted_turns,
             sink_mass: row.sink_mass,
         })
     }
@@ -254,9 +267,7 @@ impl Conversation {
         for &id in taken {
             answer.sampler.accept(id);
         }
-        let penalty = answer.sampler.settings().repetition_penalty;
-        let penalized = if penalty == 1.0 { &[] } else { answer.sampler.penalty_ids() };
-        let fed = self.session.feed(tokens, Want::Last { penalty, penalized }).await?;
+        let fed = self.session.feed_one(tokens, answer.sampler.want()).await?;
         self.recent.extend_from_slice(taken);
         let extra = self.recent.len().saturating_sub(MAX_PENALTY_LAST);
         self.recent.drain(..extra);

@@ -12,6 +12,7 @@ pub mod detokenize;
 pub mod device;
 pub mod generate;
 pub mod gguf;
+pub mod lanes;
 pub mod sampler;
 pub mod session;
 pub mod store;

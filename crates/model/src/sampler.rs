@@ -10,6 +10,7 @@
 //! `exp` may differ in the last bit between platforms: a draw within 1e-15 of a border between two
 //! tokens could fall on the other side, about once in 1e13 draws.
 
+use crate::session::Want;
 use std::collections::VecDeque;
 
 /// Candidates that the model gives, and so the largest `top_k`.
@@ -185,6 +186,23 @@ impl Sampler {
         let index = if kept == 1 { 0 } else { draw(&self.weights, self.random.unit() * total) };
         let (id, logit) = candidates[index];
         Ok(Choice { id, nll: lse - logit, prob: (self.weights[index] / total) as f32 })
+    }
+
+    /// -ln p of a choice as the model itself gave it, without the penalty, in nats.
+    pub fn model_nll(&self, lse: f32, choice: &Choice) -> f32 {
+        let penalty = self.settings.repetition_penalty;
+        let logit = lse - choice.nll;
+        match (self.penalty_ids.contains(&choice.id), logit > 0.0) {
+            (false, _) => choice.nll,
+            (true, true) => lse - logit * penalty,
+            (true, false) => lse - logit / penalty,
+        }
+    }
+
+    /// What to ask of a feed after which this chooses.
+    pub fn want(&self) -> Want<'_> {
+        let penalty = self.settings.repetition_penalty;
+        Want::Last { penalty, penalized: if penalty == 1.0 { &[] } else { &self.penalty_ids } }
     }
 
     /// How many of the candidates the three filters leave: one at least.

@@ -10,7 +10,8 @@ use crate::weights::{Layer, Weights};
 use burn::tensor::{Device, Tensor};
 use kernels::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use kernels::{
-    AttendBuffers, AttendParams, Epilogue, FloatBuffer, Grid, HeadParams, LinearParams, Matrix, Recording, WordBuffer,
+    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, LinearParams, Matrix,
+    Recording, WordBuffer,
 };
 use policy::{Chunk, Positions};
 use std::ops::Range;
@@ -20,21 +21,26 @@ const HEAD_ROWS: usize = 32;
 /// A conversation of a few tokens is not worth a recording.
 const STEPS_BEFORE_RECORDING: u32 = 2;
 
-/// What one forward reads.
-#[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
+/// What one forward reads for one lane.
+#[derive(Clone, Debug)]
+pub struct LaneInput<'a> {
+    /// Number of the lane.
+    pub lane: usize,
     pub tokens: &'a [u32],
-    /// The token after each row, whose logit is wanted; empty where none is.
+    /// Ids whose logits are wanted: of the token after each row, from row `forced_from` on.
     pub forced: &'a [u32],
+    pub forced_from: usize,
     /// The views of the rows.
-    pub chunk: &'a Chunk,
+    pub chunk: Chunk,
     pub positions: Positions,
     pub sinks: u32,
-    /// Ring slots.
-    pub recent: u32,
+    /// [`step::SOFTMAX_ONE`] and [`step::ZERO_SINKS`].
+    pub flags: u32,
     /// Repetition penalty and the distinct ids that it applies to.
     pub penalty: f32,
     pub penalized: &'a [u32],
+    /// Rows of the lane whose logits are wanted.
+    pub head: Range<usize>,
 }
 
 /// The answer for one row.
@@ -68,7 +74,7 @@ pub struct Workspace {
     logits: FloatBuffer,
     part: FloatBuffer,
     report: FloatBuffer,
-    /// The launches of a step with one row, once they have run often enough to be worth it.
+    /// The launches of a step, once they have run often enough to be worth it.
     recording: Recorded,
 }
 
@@ -83,11 +89,12 @@ enum Recorded {
 }
 
 impl Workspace {
-    /// Room for `rows` rows over a cache of `slots`.
-    pub fn new(config: &Config, rows: usize, slots: u64, place: &Place) -> Self {
+    /// Room for `rows` rows of `lanes` lanes whose caches have at most `slots` slots. `repeats`: most forwards launch the
+    /// same, so that a recording is worth it.
+    pub fn new(config: &Config, lanes: usize, rows: usize, slots: u64, repeats: bool, place: &Place) -> Self {
         let device = &place.device;
         let gpu = place.grid.is_some();
-        let layout = StepLayout { lanes: 1, rows, head_dim: config.heads.head_dim };
+        let layout = StepLayout { lanes, rows, head_dim: config.heads.head_dim };
         let report_layout = ReportLayout { layers: config.layers, heads: config.heads.n_heads };
         let buffer = |cols: usize| FloatBuffer::zeros(rows * cols, device);
         Self {
@@ -105,7 +112,7 @@ impl Workspace {
             logits: FloatBuffer::zeros(rows.min(HEAD_ROWS) * config.vocab, device),
             part: FloatBuffer::zeros(kernels::part_len(config.heads, layout, slots as usize, gpu), device),
             report: buffer(report_layout.stride()),
-            recording: if gpu && rows == 1 { Recorded::NotYet(0) } else { Recorded::Never },
+            recording: if gpu && repeats { Recorded::NotYet(0) } else { Recorded::Never },
         }
     }
 
@@ -125,8 +132,8 @@ impl Workspace {
         4 * (floats.iter().map(|buffer| buffer.len() as u64).sum::<u64>() + self.step.len() as u64)
     }
 
-    /// Runs the rows of `input` through the model and appends them to the cache. Logits are made for the rows `head`;
-    /// the reports are read with [`Self::report`].
+    /// Runs the rows of all lanes through the model and appends them to their caches. The reports are read with
+    /// [`Self::report`], in the order of the rows.
     ///
     /// # Errors
     /// The device is lost.
@@ -136,16 +143,17 @@ impl Workspace {
         weights: &Weights,
         rope: &Tensor<1>,
         store: &mut Store,
-        input: &Input<'_>,
-        head: Range<usize>,
+        lanes: &[LaneInput<'_>],
     ) -> Result<(), String> {
-        self.write_step(config, input, head.start..(head.start + HEAD_ROWS).min(head.end));
+        let mut spans = head_spans(lanes).into_iter();
+        let head = spans.next();
+        self.write_step(config, store, lanes, head.clone().unwrap_or(0..0));
         // A step without logits launches less than what is recorded.
-        if head.is_empty() || matches!(self.recording, Recorded::Never) {
-            self.launch(config, weights, rope, store, !head.is_empty());
+        if head.is_none() || matches!(self.recording, Recorded::Never) {
+            self.launch(config, weights, rope, store, head.is_some());
         } else {
             match &self.recording {
-                Recorded::Ready(recording) => return recording.replay(),
+                Recorded::Ready(recording) => recording.replay()?,
                 Recorded::NotYet(steps) if *steps < STEPS_BEFORE_RECORDING => {
                     self.recording = Recorded::NotYet(steps + 1);
                     self.launch(config, weights, rope, store, true);
@@ -157,11 +165,29 @@ impl Workspace {
                 }
             }
         }
-        for first in head.clone().step_by(HEAD_ROWS).skip(1) {
-            self.write_step(config, input, first..(first + HEAD_ROWS).min(head.end));
+        let rows = lanes.iter().map(|lane| lane.tokens.len()).sum();
+        for span in spans {
+            StepWriter::reopen(self.layout, &mut self.words).global(rows, span.start, span.len());
+            self.step.write(self.words[..step::GLOBAL_WORDS].to_vec());
             self.head(config, weights);
         }
         Ok(())
+    }
+
+    /// Asks for one more logit of rows of the last forward, `(row, id)`, rows in rising order; [`Self::report`] then has
+    /// it as the forced one.
+    pub fn look(&mut self, config: &Config, weights: &Weights, asked: &[(usize, u32)]) {
+        let (Some((first, _)), Some((last, _))) = (asked.first(), asked.last()) else { return };
+        let rows = self.words[0] as usize;
+        for first in (*first..last + 1).step_by(HEAD_ROWS) {
+            let mut writer = StepWriter::reopen(self.layout, &mut self.words);
+            writer.global(rows, first, HEAD_ROWS.min(last + 1 - first));
+            for (row, id) in asked {
+                writer.force(*row, *id);
+            }
+            self.step.write(self.words[..self.layout.row_at(rows)].to_vec());
+            self.head(config, weights);
+        }
     }
 
     fn launch(&mut self, config: &Config, weights: &Weights, rope: &Tensor<1>, store: &mut Store, head: bool) {
@@ -175,23 +201,26 @@ impl Workspace {
     }
 
     fn layer(&mut self, config: &Config, index: usize, layer: &Layer, rope: &Tensor<1>, store: &mut Store) {
-        let attend = AttendParams {
-            heads: config.heads,
-            storage: store.storage(),
-            keys: store.slots() as usize,
-            lane: 0,
-            layer: index,
-            step: self.layout,
-            report: self.report_layout,
-            grid: self.grid,
-        };
         let eps = Some(config.eps.to_bits());
         let norm = &layer.attention_norm;
         let params = self.linear(&layer.qkv, Epilogue::Store, eps);
         kernels::linear(&self.x, &layer.qkv, norm, &self.step, &mut self.qkv, params);
-        let to = AttendBuffers { part: &mut self.part, out: &mut self.attended, report: &mut self.report };
-        kernels::attend(&self.qkv, store.arena(index), rope, &self.step, to, attend);
-        kernels::append(&self.qkv, &self.step, store.arena_mut(index), attend);
+        let tables = AttendTables { rope, sink_logits: &layer.sink_logits };
+        for (format, (storage, slots)) in store.formats().collect::<Vec<_>>().into_iter().enumerate() {
+            let attend = AttendParams {
+                heads: config.heads,
+                storage,
+                keys: slots as usize,
+                store: format as u32,
+                layer: index,
+                step: self.layout,
+                report: self.report_layout,
+                grid: self.grid,
+            };
+            let to = AttendBuffers { part: &mut self.part, out: &mut self.attended, report: &mut self.report };
+            kernels::attend(&self.qkv, store.arena(format, index), tables, &self.step, to, attend);
+            kernels::append(&self.qkv, &self.step, store.arena_mut(format, index), attend);
+        }
         let params = self.linear(&layer.attention_out, Epilogue::Add, None);
         kernels::linear(&self.attended, &layer.attention_out, norm, &self.step, &mut self.x, params);
         let norm = &layer.feed_forward_norm;
@@ -225,39 +254,47 @@ impl Workspace {
         }
     }
 
-    fn write_step(&mut self, config: &Config, input: &Input<'_>, head: Range<usize>) {
+    fn write_step(&mut self, config: &Config, store: &Store, lanes: &[LaneInput<'_>], head: Range<usize>) {
         let mut writer = StepWriter::new(self.layout, &mut self.words);
-        writer.global(input.tokens.len(), head.start, head.len());
-        // Stream indices live in 32 bits on the device; only differences of near ones are ever used.
-        writer.lane(
-            0,
-            &LaneStep {
-                row0: 0,
+        let mut row0 = 0;
+        for input in lanes {
+            let place = store.place(input.lane);
+            // Stream indices live in 32 bits on the device; only differences of near ones are ever used.
+            let lane = LaneStep {
+                row0: row0 as u32,
                 rows: input.tokens.len() as u32,
                 start: input.chunk.start as u32,
                 base: input.chunk.base as u32,
                 sinks: input.sinks,
-                recent: input.recent,
-            },
-        );
-        for (row, (&token, view)) in input.tokens.iter().zip(&input.chunk.views).enumerate() {
-            let rotation = config.rotation(input.positions.for_sinks(view));
-            let (cos, sin) = rotation.split_at(config.heads.head_dim / 2);
-            let row_step = RowStep {
-                token,
-                forced: input.forced.get(row).copied(),
-                index: view.index as u32,
-                first: view.first as u32,
-                sinks_held: view.sinks,
-                held: view.held,
-                penalty: input.penalty,
-                penalty_ids: input.penalized,
-                cos,
-                sin,
+                recent: (place.slots as u32).saturating_sub(input.sinks),
+                at: place.at as u32,
+                store: place.format as u32,
+                flags: input.flags,
             };
-            writer.row(row, &row_step);
+            writer.lane(input.lane, &lane);
+            for (row, (&token, view)) in input.tokens.iter().zip(&input.chunk.views).enumerate() {
+                let rotation = config.rotation(input.positions.for_sinks(view));
+                let (cos, sin) = rotation.split_at(config.heads.head_dim / 2);
+                let forced = row.checked_sub(input.forced_from).and_then(|row| input.forced.get(row));
+                let row_step = RowStep {
+                    token,
+                    forced: forced.copied(),
+                    index: view.index as u32,
+                    first: view.first as u32,
+                    sinks_held: view.sinks,
+                    held: view.held,
+                    penalty: input.penalty,
+                    penalty_ids: input.penalized,
+                    cos,
+                    sin,
+                };
+                writer.row(row0 + row, &row_step);
+            }
+            row0 += input.tokens.len();
         }
-        self.step.write(self.words.clone());
+        writer.global(row0, head.start, head.len());
+        // Rows that rest are not looked at.
+        self.step.write(self.words[..self.layout.row_at(row0)].to_vec());
     }
 
     /// Reads the reports of the first `rows` rows of the last forward: one small transfer.
@@ -286,6 +323,26 @@ impl Workspace {
             first_mass: masses.iter().skip(1).step_by(2).copied().collect(),
         }
     }
+}
+
+/// The rows whose logits are wanted, in ranges of at most [`HEAD_ROWS`]. Where one range holds all of them, so be it: rows
+/// in between cost less than another turn.
+fn head_spans(lanes: &[LaneInput<'_>]) -> Vec<Range<usize>> {
+    let mut wanted: Vec<Range<usize>> = Vec::new();
+    let mut row0 = 0;
+    for lane in lanes {
+        let head = row0 + lane.head.start..row0 + lane.head.end;
+        row0 += lane.tokens.len();
+        match wanted.last_mut() {
+            _ if head.is_empty() => {}
+            Some(before) if before.end == head.start || head.end - before.start <= HEAD_ROWS => before.end = head.end,
+            _ => wanted.push(head),
+        }
+    }
+    let pieces = |range: Range<usize>| {
+        range.clone().step_by(HEAD_ROWS).map(move |first| first..range.end.min(first + HEAD_ROWS))
+    };
+    wanted.into_iter().flat_map(pieces).collect()
 }
 
 /// Cosines and sines of positions `0..positions`, `[positions, head_dim]`.

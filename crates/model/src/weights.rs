@@ -5,7 +5,7 @@
 //! come, eight at a time (a head at a time where RoPE's layout asks for another order), and a matrix goes to the device
 //! when its last part is there: besides the matrices under way nothing is held twice.
 
-use crate::config::{Config, ConfigError, RopeLayout};
+use crate::config::{Config, ConfigError, RopeLayout, SINK_LOGITS};
 use crate::gguf::{Header, Reader, Sink, TensorInfo, TensorKind};
 use burn::tensor::{Device, Int, Tensor};
 use kernels::packed::{Codec, Format, OCTET, octets, pack_octet};
@@ -19,6 +19,8 @@ pub struct Layer {
     pub attention_norm: Tensor<1>,
     /// `[(n_heads + 2 n_kv_heads) * head_dim, d_model]`
     pub qkv: Matrix,
+    /// `[n_heads]`: a logit in each head's denominator; [`kernels::NO_SINK_LOGIT`] where none was learned.
+    pub sink_logits: Tensor<1>,
     /// `[d_model, n_heads * head_dim]`
     pub attention_out: Matrix,
     pub feed_forward_norm: Tensor<1>,
@@ -71,6 +73,7 @@ enum Slot {
     Norm,
     AttentionNorm(usize),
     Qkv(usize),
+    SinkLogits(usize),
     AttentionOut(usize),
     FeedForwardNorm(usize),
     GateUp(usize),
@@ -199,11 +202,8 @@ impl Sink for Builder {
 impl Builder {
     /// Finds every tensor's place and makes room for every matrix's format.
     fn plan(&mut self, header: &Header) -> Result<(), WeightsError> {
-        let mut config = Config::from_gguf(header)?;
+        let config = Config::from_gguf(header)?;
         let by_name: HashMap<&str, &TensorInfo> = header.tensors.iter().map(|t| (t.name.as_str(), t)).collect();
-        let embedding =
-            by_name.get("token_embd.weight").ok_or_else(|| WeightsError::Missing("token_embd.weight".to_owned()))?;
-        config.vocab = embedding.dims.get(1).copied().unwrap_or(0) as usize;
         let needed = needed_tensors(&config);
         for (name, optional, _) in &needed {
             if !optional && !by_name.contains_key(name.as_str()) {
@@ -222,7 +222,7 @@ impl Builder {
             }
             let format = format_of(tensor.kind);
             if place.cols.is_none() && format != Format::F32 {
-                let problem = format!("norms must be F32, not {:?}", tensor.kind);
+                let problem = format!("vectors must be F32, not {:?}: convert the model again", tensor.kind);
                 return Err(WeightsError::Tensor { name: tensor.name.clone(), problem });
             }
             self.places.push(place);
@@ -335,6 +335,9 @@ impl Builder {
                 Ok(Layer {
                     attention_norm: self.gain(Slot::AttentionNorm(layer))?,
                     qkv: self.matrix(Slot::Qkv(layer))?,
+                    sink_logits: self.gains.remove(&Slot::SinkLogits(layer)).unwrap_or_else(|| {
+                        kernels::floats(vec![kernels::NO_SINK_LOGIT; config.heads.n_heads], &self.device)
+                    }),
                     attention_out: self.matrix(Slot::AttentionOut(layer))?,
                     feed_forward_norm: self.gain(Slot::FeedForwardNorm(layer))?,
                     gate_up: self.matrix(Slot::GateUp(layer))?,
@@ -415,7 +418,8 @@ fn needed_tensors(config: &Config) -> Vec<(String, bool, Place)> {
     let (d, ff, vocab) = (config.d_model, config.d_ff, config.vocab);
     let (q, kv) = (config.heads.q_cols(), config.heads.kv_cols());
     let matrix = |slot, rows, cols| Place { slot, rows, cols: Some(cols), first: 0, stride: 1, turned: false };
-    let gain = |slot| Place { slot, rows: d, cols: None, first: 0, stride: 1, turned: false };
+    let vector = |slot, rows| Place { slot, rows, cols: None, first: 0, stride: 1, turned: false };
+    let gain = |slot| vector(slot, d);
     let mut needed = vec![
         ("token_embd.weight".to_owned(), false, matrix(Slot::Embedding, vocab, d)),
         ("output.weight".to_owned(), true, matrix(Slot::Output, vocab, d)),
@@ -425,6 +429,8 @@ fn needed_tensors(config: &Config) -> Vec<(String, bool, Place)> {
         let qkv =
             |rows, first_row, turned| Place { first: octets(first_row), turned, ..matrix(Slot::Qkv(layer), rows, d) };
         let gate_up = |first| Place { first, stride: 2, ..matrix(Slot::GateUp(layer), ff, d) };
+        let logits = vector(Slot::SinkLogits(layer), config.heads.n_heads);
+        needed.push((format!("blk.{layer}.{SINK_LOGITS}.weight"), true, logits));
         let parts = [
             ("attn_norm", gain(Slot::AttentionNorm(layer))),
             ("attn_q", qkv(q, 0, true)),

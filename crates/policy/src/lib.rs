@@ -24,6 +24,8 @@ pub enum Policy {
     Window { recent: u32 },
     /// Keeps the first `sinks` and the last `recent` (StreamingLLM, Xiao et al. 2023).
     Sinks { sinks: u32, recent: u32 },
+    /// Keeps nothing: at every token the last `recent` are read again from position 0.
+    Recompute { recent: u32 },
 }
 
 /// Which position a sink key has as seen from a query. Recent keys have their true distance in either scheme.
@@ -43,6 +45,8 @@ pub enum PolicyError {
     NoRecent,
     /// More slots than the model was trained for.
     TooLong { capacity: u64, trained_length: u32 },
+    /// More tokens are read again than the model was trained for.
+    RecomputeTooLong { recent: u32, trained_length: u32 },
 }
 
 impl fmt::Display for PolicyError {
@@ -53,6 +57,11 @@ impl fmt::Display for PolicyError {
                 f,
                 "the cache would hold {capacity} tokens, but the model was trained on {trained_length}: \
                  make sinks + recent at most {trained_length}"
+            ),
+            Self::RecomputeTooLong { recent, trained_length } => write!(
+                f,
+                "recompute would read {recent} tokens at once, but the model was trained on {trained_length}: \
+                 make recent at most {trained_length}"
             ),
         }
     }
@@ -65,7 +74,7 @@ impl Policy {
     pub fn sinks(self) -> u32 {
         match self {
             Self::Sinks { sinks, .. } => sinks,
-            Self::Dense | Self::Window { .. } => 0,
+            Self::Dense | Self::Window { .. } | Self::Recompute { .. } => 0,
         }
     }
 
@@ -73,7 +82,7 @@ impl Policy {
     pub fn recent(self) -> Option<u32> {
         match self {
             Self::Dense => None,
-            Self::Window { recent } | Self::Sinks { recent, .. } => Some(recent),
+            Self::Window { recent } | Self::Sinks { recent, .. } | Self::Recompute { recent } => Some(recent),
         }
     }
 
@@ -90,8 +99,11 @@ impl Policy {
         if self.recent() == Some(0) {
             return Err(PolicyError::NoRecent);
         }
-        match self.capacity() {
-            Some(capacity) if capacity > u64::from(trained_length) => {
+        match (self, self.capacity()) {
+            (Self::Recompute { recent }, _) if recent > trained_length => {
+                Err(PolicyError::RecomputeTooLong { recent, trained_length })
+            }
+            (_, Some(capacity)) if capacity > u64::from(trained_length) => {
                 Err(PolicyError::TooLong { capacity, trained_length })
             }
             _ => Ok(()),

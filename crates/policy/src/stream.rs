@@ -1,6 +1,7 @@
 //! The life of one cache: what each token sees, and where it is put.
 
 use crate::Policy;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 /// What one query sees: the sinks `0..sinks`, then the recent tokens `first..=index` that are not sinks.
@@ -16,6 +17,8 @@ pub struct View {
     pub held: u32,
     /// What left the cache to make room for it.
     pub evicted: Option<Range<u64>>,
+    /// The turns whose last token left with it, numbered from 0 since the last reset; none where turns do not count.
+    pub evicted_turns: Option<Range<u64>>,
 }
 
 /// The tokens of one forward.
@@ -34,12 +37,35 @@ pub struct Chunk {
 pub struct Stream {
     policy: Policy,
     fed: u64,
+    /// The oldest token that is kept besides the sinks; never below their number.
+    first: u64,
+    turns: Option<Turns>,
+}
+
+/// Where turns begin, of those that something is kept of.
+#[derive(Clone, Debug, Default)]
+struct Turns {
+    starts: VecDeque<u64>,
+    /// Turns that began before the first of `starts`.
+    begun: u64,
 }
 
 impl Stream {
     /// An empty cache.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, fed: 0 }
+        Self::at(policy, 0)
+    }
+
+    /// A cache that has read `fed` tokens of no turn.
+    pub fn at(policy: Policy, fed: u64) -> Self {
+        let oldest = policy.recent().map_or(0, |recent| fed.saturating_sub(u64::from(recent)));
+        Self { policy, fed, first: oldest.max(u64::from(policy.sinks())), turns: None }
+    }
+
+    /// An empty cache that makes room by whole turns: the range that leaves grows to the next turn's first token, if that
+    /// has been read; where no turn begins behind what must leave, tokens leave one by one.
+    pub fn by_turns(policy: Policy) -> Self {
+        Self { turns: Some(Turns::default()), ..Self::new(policy) }
     }
 
     /// The rule it follows.
@@ -54,31 +80,68 @@ impl Stream {
 
     /// Slots in use.
     pub fn held(&self) -> u64 {
-        self.policy.capacity().map_or(self.fed, |capacity| self.fed.min(capacity))
+        self.fed.min(u64::from(self.policy.sinks())) + self.fed.saturating_sub(self.first)
     }
 
     /// Reads `tokens` more and says what each of them sees. A chunk gives every token the view it would have had alone.
     pub fn feed(&mut self, tokens: u32) -> Chunk {
+        self.feed_turns(tokens, |_| false)
+    }
+
+    /// The same where the token `i` of the chunk begins a turn if `begins(i)`. Only a cache [by turns](Self::by_turns)
+    /// makes use of it.
+    pub fn feed_turns(&mut self, tokens: u32, begins: impl Fn(usize) -> bool) -> Chunk {
         let start = self.fed;
-        let views: Vec<View> = (start..start + u64::from(tokens)).map(|index| self.view(index)).collect();
-        self.fed += u64::from(tokens);
-        let base = views.first().map_or(u64::from(self.policy.sinks()), |view| view.first);
+        let views: Vec<View> = (0..tokens as usize).map(|i| self.read(begins(i))).collect();
+        let base = views.first().map_or(self.first, |view| view.first);
         Chunk { start, base, views }
     }
 
-    fn view(&self, index: u64) -> View {
+    fn read(&mut self, begins_turn: bool) -> View {
+        let index = self.fed;
+        self.fed += 1;
         let sinks = u64::from(self.policy.sinks());
-        let oldest = self.policy.recent().map_or(0, |recent| (index + 1).saturating_sub(u64::from(recent)));
-        let first = oldest.max(sinks);
-        let seen_sinks = sinks.min(index + 1);
-        let recent = (index + 1).saturating_sub(first);
+        let before = self.first;
+        let needed = self.policy.recent().map_or(0, |recent| self.fed.saturating_sub(u64::from(recent)));
+        let mut evicted_turns = None;
+        if let Some(turns) = &mut self.turns {
+            if begins_turn {
+                turns.starts.push_back(index);
+            }
+            if needed > before {
+                let next = turns.starts.iter().find(|start| **start >= needed);
+                self.first = next.copied().unwrap_or(needed);
+                evicted_turns = turns.pass(before, self.first);
+            }
+        } else {
+            self.first = needed.max(before);
+        }
+        let seen_sinks = sinks.min(self.fed);
+        let recent = self.fed.saturating_sub(self.first);
         View {
             index,
-            first,
+            first: self.first,
             sinks: narrow(seen_sinks),
             held: narrow(seen_sinks + recent),
-            evicted: (first > sinks).then(|| first - 1..first),
+            evicted: (self.first > before).then_some(before..self.first),
+            evicted_turns,
         }
+    }
+}
+
+impl Turns {
+    /// Forgets the turns of which nothing is kept once the oldest token is `to` instead of `from`, and says which ended in
+    /// between. A turn ends where the next begins.
+    fn pass(&mut self, from: u64, to: u64) -> Option<Range<u64>> {
+        let mut ended: Option<Range<u64>> = None;
+        while self.starts.front().is_some_and(|start| *start <= to) {
+            if self.starts.pop_front() > Some(from) && self.begun > 0 {
+                let first = ended.map_or(self.begun - 1, |turns| turns.start);
+                ended = Some(first..self.begun);
+            }
+            self.begun += 1;
+        }
+        ended
     }
 }
 
@@ -90,25 +153,52 @@ fn narrow(count: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PolicyError;
     use proptest::prelude::*;
 
-    /// The rule as one would say it: a list of tokens, from which the oldest that is not a sink leaves.
+    /// The rule as one would say it: a list of tokens, from which the oldest that is not a sink leaves; by turns, all
+    /// before the next turn that has begun leave with it.
     struct List {
         policy: Policy,
         kept: Vec<u64>,
         fed: u64,
+        /// Tokens that began a turn.
+        starts: Vec<u64>,
     }
 
     impl List {
-        fn read(&mut self) -> Option<u64> {
+        fn new(policy: Policy) -> Self {
+            Self { policy, kept: Vec::new(), fed: 0, starts: Vec::new() }
+        }
+
+        fn read(&mut self, begins_turn: bool) -> Option<Range<u64>> {
+            if begins_turn {
+                self.starts.push(self.fed);
+            }
             self.kept.push(self.fed);
             self.fed += 1;
-            match self.policy.capacity() {
-                Some(capacity) if self.kept.len() as u64 > capacity => {
-                    Some(self.kept.remove(self.policy.sinks() as usize))
-                }
-                _ => None,
+            let sinks = self.policy.sinks() as usize;
+            if self.policy.capacity().is_none_or(|capacity| self.kept.len() as u64 <= capacity) {
+                return None;
             }
+            let first = self.kept.remove(sinks);
+            let mut last = first;
+            let after = |token: &u64| self.kept[sinks..].contains(token);
+            if self.starts.iter().any(after) {
+                while !self.starts.contains(&self.kept[sinks]) {
+                    last = self.kept.remove(sinks);
+                }
+            }
+            Some(first..last + 1)
+        }
+
+        /// The number of the turn after the last that has left: that of the oldest token, if anything between it and the
+        /// sinks was another's.
+        fn turns_left(&self) -> u64 {
+            let sinks = u64::from(self.policy.sinks());
+            let oldest = self.kept[sinks as usize];
+            let mut starts = self.starts.iter().enumerate();
+            starts.rfind(|(_, start)| sinks < **start && **start <= oldest).map_or(0, |(number, _)| number as u64)
         }
     }
 
@@ -117,16 +207,17 @@ mod tests {
     }
 
     fn check(policy: Policy, chunks: &[u32]) {
-        let mut list = List { policy, kept: Vec::new(), fed: 0 };
+        let mut list = List::new(policy);
         let mut stream = Stream::new(policy);
         for &tokens in chunks {
             let chunk = stream.feed(tokens);
             assert_eq!(chunk.start, list.fed);
             for view in &chunk.views {
-                let left = list.read();
+                let left = list.read(false);
                 assert_eq!(seen(view), list.kept, "{policy:?} at {}", view.index);
                 assert_eq!(view.held as usize, list.kept.len());
-                assert_eq!(view.evicted, left.map(|token| token..token + 1));
+                assert_eq!(view.evicted, left);
+                assert_eq!(view.evicted_turns, None);
                 assert!(view.first >= chunk.base);
             }
             assert_eq!(stream.held(), list.kept.len() as u64);
@@ -160,6 +251,7 @@ mod tests {
             (Policy::Window { recent: 3 }, &["|0", "|0 1", "|0 1 2", "|1 2 3", "|2 3 4"]),
             (Policy::Window { recent: 1 }, &["|0", "|1", "|2"]),
             (Policy::Dense, &["|0", "|0 1", "|0 1 2", "|0 1 2 3"]),
+            (Policy::Recompute { recent: 2 }, &["|0", "|0 1", "|1 2", "|2 3"]),
         ];
         for (policy, life) in cases {
             let mut stream = Stream::new(*policy);
@@ -171,6 +263,90 @@ mod tests {
                 assert_eq!(&shown, expected, "{policy:?}");
             }
         }
+    }
+
+    /// Whole lives by turns: the first token of a turn has a star, what left and which turns ended stand behind the slots.
+    #[test]
+    fn lives_by_turns() {
+        let cases: &[(Policy, &[&str])] = &[
+            // A turn of the sinks, then turns of three, two and four tokens: the last is longer than the ring.
+            (
+                Policy::Sinks { sinks: 2, recent: 4 },
+                &[
+                    "0*|",
+                    "0 1|",
+                    "0 1|2*",
+                    "0 1|2 3",
+                    "0 1|2 3 4",
+                    "0 1|2 3 4 5*",
+                    "0 1|5 6 -2..5 turns 1..2",
+                    "0 1|5 6 7*",
+                    "0 1|5 6 7 8",
+                    "0 1|7 8 9 -5..7 turns 2..3",
+                    "0 1|7 8 9 10",
+                    "0 1|8 9 10 11 -7..8",
+                    "0 1|12* -8..12 turns 3..4",
+                    "0 1|12 13*",
+                ],
+            ),
+            // Turns shorter than what must leave, a turn that begins where it must, and one that begins with the token
+            // that needs the room.
+            (
+                Policy::Window { recent: 3 },
+                &[
+                    "|0*",
+                    "|0 1*",
+                    "|0 1 2",
+                    "|1 2 3 -0..1 turns 0..1",
+                    "|4* -1..4 turns 1..2",
+                    "|4 5*",
+                    "|4 5 6*",
+                    "|5 6 7* -4..5 turns 2..3",
+                ],
+            ),
+            // No turn ever begins.
+            (Policy::Sinks { sinks: 1, recent: 2 }, &["0|", "0|1", "0|1 2", "0|2 3 -1..2", "0|3 4 -2..3"]),
+            // The text before the first turn is no turn; the turn that the sinks cut ends when the rest of it leaves.
+            (
+                Policy::Sinks { sinks: 2, recent: 3 },
+                &["0|", "0 1*|", "0 1|2", "0 1|2 3*", "0 1|2 3 4", "0 1|3 4 5 -2..3 turns 0..1", "0 1|4 5 6 -3..4"],
+            ),
+        ];
+        for (policy, life) in cases {
+            let starts: Vec<bool> = life.iter().map(|step| step.split(" -").next().unwrap().contains('*')).collect();
+            for chunk in 1..=life.len() {
+                let mut stream = Stream::by_turns(*policy);
+                let mut views = Vec::new();
+                for starts in starts.chunks(chunk) {
+                    views.extend(stream.feed_turns(starts.len() as u32, |i| starts[i]).views);
+                }
+                for (view, expected) in views.iter().zip(*life) {
+                    let words = |range: Range<u64>| range.map(|t| t.to_string()).collect::<Vec<_>>().join(" ");
+                    let mut shown =
+                        format!("{}|{}", words(0..u64::from(view.sinks)), words(view.first..view.index + 1));
+                    if let Some(range) = &view.evicted {
+                        shown += &format!(" -{range:?}");
+                    }
+                    if let Some(range) = &view.evicted_turns {
+                        shown += &format!(" turns {range:?}");
+                    }
+                    assert_eq!(shown, expected.replace('*', ""), "{policy:?} by {chunk}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn too_much_is_refused() {
+        let recompute = |recent| Policy::Recompute { recent }.check(100);
+        assert_eq!(recompute(100), Ok(()));
+        let error = recompute(101).unwrap_err().to_string();
+        assert!(error.contains("recompute") && error.contains("101") && error.contains("at most 100"), "{error}");
+        assert_eq!(recompute(0), Err(PolicyError::NoRecent));
+        let sinks = |sinks, recent| Policy::Sinks { sinks, recent }.check(100);
+        assert_eq!(sinks(4, 96), Ok(()));
+        assert_eq!(sinks(4, 97), Err(PolicyError::TooLong { capacity: 101, trained_length: 100 }));
+        assert_eq!(sinks(4, 0), Err(PolicyError::NoRecent));
     }
 
     #[test]
@@ -207,8 +383,45 @@ mod tests {
         }
 
         #[test]
+        fn by_turns_it_keeps_what_the_list_keeps(
+            sinks in 0u32..6,
+            recent in 1u32..20,
+            turns in prop::collection::vec(1u64..12, 1..30),
+            before in 0u64..5,
+            chunk in 1usize..40,
+        ) {
+            let policy = Policy::Sinks { sinks, recent };
+            let mut starts = vec![false; before as usize];
+            for turn in turns {
+                starts.extend((0..turn).map(|i| i == 0));
+            }
+            let mut stream = Stream::by_turns(policy);
+            let mut list = List::new(policy);
+            let mut turns_left = 0;
+            for starts in starts.chunks(chunk) {
+                let chunk = stream.feed_turns(starts.len() as u32, |i| starts[i]);
+                for (view, begins) in chunk.views.iter().zip(starts) {
+                    let left = list.read(*begins);
+                    prop_assert_eq!(&seen(view), &list.kept);
+                    prop_assert_eq!(view.held as usize, list.kept.len());
+                    prop_assert_eq!(&view.evicted, &left);
+                    prop_assert!(view.first >= chunk.base);
+                    prop_assert!(u64::from(view.held) <= policy.capacity().unwrap());
+                    if let Some(range) = &view.evicted_turns {
+                        prop_assert!(left.is_some() && !range.is_empty());
+                        turns_left = range.end;
+                    }
+                    if left.is_some() {
+                        prop_assert_eq!(turns_left, list.turns_left());
+                    }
+                }
+                prop_assert_eq!(stream.held(), list.kept.len() as u64);
+            }
+        }
+
+        #[test]
         fn millions_in_it_is_still_right(sinks in 0u32..6, recent in 1u32..20, fed in 4_000_000u64..5_000_000_000) {
-            let mut stream = Stream { policy: Policy::Sinks { sinks, recent }, fed };
+            let mut stream = Stream::at(Policy::Sinks { sinks, recent }, fed);
             let view = stream.feed(1).views.remove(0);
             prop_assert_eq!(view.held, sinks + recent);
             prop_assert_eq!(view.first, fed + 1 - u64::from(recent));

@@ -11,8 +11,7 @@ mod self_test;
 use js_sys::{Error, Uint8Array};
 use model::device::Place;
 use model::generate::{Conversation, Text};
-use model::policy::{Policy, Positions};
-use model::session::{CacheSettings, Model, Session};
+use model::session::{Model, Session};
 use model::weights::Loader;
 use objects::{CacheSettingsJs, LoadProgress, ModelInfo, SendOptions};
 use std::rc::Rc;
@@ -114,21 +113,8 @@ impl Engine {
     #[wasm_bindgen(skip_typescript)]
     pub fn reset(&mut self, settings: JsValue) -> Result<JsValue, JsValue> {
         let settings: CacheSettingsJs = serde_wasm_bindgen::from_value(settings).map_err(failure)?;
-        let model = self.model.clone().ok_or_else(no_model)?;
-        let settings = CacheSettings {
-            policy: match settings.policy.as_str() {
-                "dense" => Policy::Dense,
-                "window" => Policy::Window { recent: settings.recent },
-                "sinks" => Policy::Sinks { sinks: settings.sinks, recent: settings.recent },
-                other => return Err(failure(format!("there is no policy `{other}`: use dense, window or sinks"))),
-            },
-            positions: Positions::Slot,
-            storage: match settings.kv.as_str() {
-                "f32" => model::Storage::F32,
-                "f16" => model::Storage::F16,
-                other => return Err(failure(format!("there is no storage `{other}`: use f32 or f16"))),
-            },
-        };
+        let (Some(model), Some(text)) = (self.model.clone(), self.text.as_ref()) else { return Err(no_model()) };
+        let settings = settings.settings(text).map_err(failure)?;
         // First the old cache goes, then the new one comes.
         self.conversation = None;
         let session = Session::new(model, settings, CHUNK).map_err(failure)?;

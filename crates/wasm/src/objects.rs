@@ -3,10 +3,10 @@
 use crate::failure;
 use js_sys::{Float32Array, Reflect};
 use model::config::Config;
-use model::generate::{Event, Reason};
-use model::policy::{CacheShape, Storage};
+use model::generate::{Event, Reason, Text};
+use model::policy::{CacheShape, Policy, Positions, Storage};
 use model::sampler::Settings;
-use model::session::Session;
+use model::session::{CacheSettings, Session, Softmax};
 use model::weights::{Loader, Weights};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -25,10 +25,51 @@ pub fn now() -> f64 {
 
 #[derive(Debug, Deserialize)]
 pub struct CacheSettingsJs {
-    pub policy: String,
-    pub sinks: u32,
-    pub recent: u32,
-    pub kv: String,
+    policy: String,
+    sinks: u32,
+    recent: u32,
+    kv: String,
+    positions: Option<String>,
+    softmax: Option<String>,
+    zero_sinks: Option<bool>,
+    turns: Option<bool>,
+}
+
+impl CacheSettingsJs {
+    /// # Errors
+    /// A word that `types.d.ts` does not have, or a chat template that does not mark turns where those count.
+    pub fn settings(&self, text: &Text) -> Result<CacheSettings, String> {
+        let unknown = |what: &str, word: &str, known: &str| Err(format!("there is no {what} `{word}`: use {known}"));
+        let recent = self.recent;
+        let policy = match self.policy.as_str() {
+            "dense" => Policy::Dense,
+            "window" => Policy::Window { recent },
+            "sinks" => Policy::Sinks { sinks: self.sinks, recent },
+            "recompute" => Policy::Recompute { recent },
+            other => return unknown("policy", other, "dense, window, sinks or recompute"),
+        };
+        let positions = match self.positions.as_deref().unwrap_or("slot") {
+            "slot" => Positions::Slot,
+            "stream" => Positions::Stream,
+            other => return unknown("positions", other, "slot or stream"),
+        };
+        let storage = match self.kv.as_str() {
+            "f32" => model::Storage::F32,
+            "f16" => model::Storage::F16,
+            other => return unknown("storage", other, "f32 or f16"),
+        };
+        let softmax = match self.softmax.as_deref().unwrap_or("plain") {
+            "plain" => Softmax::Plain,
+            "one" => Softmax::One,
+            other => return unknown("softmax", other, "plain or one"),
+        };
+        let zero_sinks = self.zero_sinks.unwrap_or(false);
+        let turns = match self.turns {
+            Some(true) => Some(text.turns().map_err(|error| error.to_string())?),
+            _ => None,
+        };
+        Ok(CacheSettings { policy, positions, storage, softmax, zero_sinks, turns })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -135,9 +176,27 @@ impl CacheState {
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum StepJs<'a> {
-    Prompt { done: usize, total: usize, ms: f64, cache: CacheState, evicted: Option<[u64; 2]> },
-    Token { id: u32, text: &'a str, nll: f32, ms: f64, cache: CacheState, evicted: Option<[u64; 2]> },
-    End { reason: &'static str, text: &'a str },
+    Prompt {
+        done: usize,
+        total: usize,
+        ms: f64,
+        cache: CacheState,
+        evicted: Option<[u64; 2]>,
+        evicted_turns: Option<[u64; 2]>,
+    },
+    Token {
+        id: u32,
+        text: &'a str,
+        nll: f32,
+        ms: f64,
+        cache: CacheState,
+        evicted: Option<[u64; 2]>,
+        evicted_turns: Option<[u64; 2]>,
+    },
+    End {
+        reason: &'static str,
+        text: &'a str,
+    },
 }
 
 /// A `Step`.
@@ -145,12 +204,27 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
     let pair = |range: &Option<Range<u64>>| range.as_ref().map(|range| [range.start, range.end]);
     let cache = CacheState::of(session);
     let (object, masses) = match event {
-        Event::Prompt { done, total, evicted, sink_mass } => (
-            StepJs::Prompt { done: *done, total: *total, ms, cache, evicted: pair(evicted) },
+        Event::Prompt { done, total, evicted, evicted_turns, sink_mass } => (
+            StepJs::Prompt {
+                done: *done,
+                total: *total,
+                ms,
+                cache,
+                evicted: pair(evicted),
+                evicted_turns: pair(evicted_turns),
+            },
             vec![("sink_mass", sink_mass)],
         ),
-        Event::Token { id, text, nll, evicted, sink_mass, first_mass } => (
-            StepJs::Token { id: *id, text, nll: *nll, ms, cache, evicted: pair(evicted) },
+        Event::Token { id, text, nll, evicted, evicted_turns, sink_mass, first_mass } => (
+            StepJs::Token {
+                id: *id,
+                text,
+                nll: *nll,
+                ms,
+                cache,
+                evicted: pair(evicted),
+                evicted_turns: pair(evicted_turns),
+            },
             vec![("sink_mass", sink_mass), ("first_mass", first_mass)],
         ),
         Event::End { reason, text } => {

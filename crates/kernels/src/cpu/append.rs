@@ -4,27 +4,29 @@ use super::{Heads, Storage};
 use crate::step::{LaneStep, StepView};
 use half::f16;
 
-/// Writes the keys and values of a lane's rows to their slots. Of a chunk longer than the ring
-/// only the last `recent` tokens are written: no slot twice. Runs after the chunk's attention.
+/// Writes the keys and values of the rows of an arena's lanes to their slots. Of a chunk longer than
+/// the ring only the last `recent` tokens are written: no slot twice. Runs after the chunk's attention.
 ///
 /// # Shapes
 /// - qkv: `[rows, qkv_cols]`, of all lanes
-/// - arena: `[sinks + recent, slot_words]`, of this lane and layer
+/// - arena: `[sinks + recent, slot_words]` of each lane, of this layer
 ///
 /// # Panics
 /// If a slice is shorter than the step needs.
-pub fn append(heads: Heads, storage: Storage, step: StepView<'_>, lane: usize, qkv: &[f32], arena: &mut [u32]) {
-    let lane = step.lane(lane);
+pub fn append(heads: Heads, storage: Storage, step: StepView<'_>, store: u32, qkv: &[f32], arena: &mut [u32]) {
     let slot_words = storage.slot_words(heads);
-    let end = lane.start + lane.rows;
-    for row in 0..lane.rows {
-        let index = lane.start + row;
-        if index >= lane.sinks && index + lane.recent < end {
-            continue;
+    for lane in step.lanes_of(store) {
+        let end = lane.start + lane.rows;
+        for row in 0..lane.rows {
+            let index = lane.start + row;
+            if index >= lane.sinks && index + lane.recent < end {
+                continue;
+            }
+            let Some(slot) = slot_of(&lane, index) else { continue };
+            let from = (lane.row0 + row) as usize * heads.qkv_cols() + heads.q_cols();
+            let to = lane.at as usize + slot * slot_words;
+            encode(storage, &qkv[from..from + 2 * heads.kv_cols()], &mut arena[to..to + slot_words]);
         }
-        let Some(slot) = slot_of(&lane, index) else { continue };
-        let at = (lane.row0 + row) as usize * heads.qkv_cols() + heads.q_cols();
-        encode(storage, &qkv[at..at + 2 * heads.kv_cols()], &mut arena[slot * slot_words..][..slot_words]);
     }
 }
 

@@ -8,7 +8,7 @@ use super::append::encode;
 use super::simd::{self, Kernel, Simd, dispatch};
 use super::threads::{self, Disjoint, share};
 use super::{Heads, Storage};
-use crate::step::{FIRST_KEYS, LaneStep, ReportLayout, StepView};
+use crate::step::{FIRST_KEYS, LaneStep, ReportLayout, SOFTMAX_ONE, StepView, ZERO_SINKS};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -24,8 +24,11 @@ pub struct Attend<'a> {
     pub rope: &'a [f32],
     /// The step.
     pub step: StepView<'a>,
-    /// The lane whose rows attend.
-    pub lane: usize,
+    /// The arena whose lanes attend.
+    pub store: u32,
+    /// `[n_heads]`: one more logit of the denominator, [`crate::NO_SINK_LOGIT`] where there is none. A lane with
+    /// [`SOFTMAX_ONE`] has 0 in its place.
+    pub sink_logits: &'a [f32],
     /// The layer, for the report.
     pub layer: usize,
     /// The report's layout.
@@ -43,13 +46,13 @@ const PART_ROWS: usize = 8;
 /// Keys whose values are added at once: as many as stay near.
 const NEAR_KEYS: usize = 32;
 
-/// Attention of a lane's rows. Keys older than the lane's first row come from the arena as it was before the chunk; the
-/// chunk's own are rounded to storage precision first. The report's two masses of each row and head of this layer are
-/// written.
+/// Attention of the rows of an arena's lanes. Keys older than a lane's first row come from the arena as it was before the
+/// chunk; the chunk's own are rounded to storage precision first. The report's two masses of each row and head of this
+/// layer are written.
 ///
 /// # Shapes
 /// - qkv: `[rows, qkv_cols]`, of all lanes
-/// - arena: `[sinks + recent, slot_words]`, of this lane and layer
+/// - arena: `[sinks + recent, slot_words]` of each lane, of this layer
 /// - out: `[rows, q_cols]`, of all lanes
 /// - report: `[rows, stride]`, of all lanes
 ///
@@ -57,19 +60,17 @@ const NEAR_KEYS: usize = 32;
 /// If a slice is shorter than the step needs, a key's position is outside `rope`, or [`Heads::check`] would refuse.
 pub fn attend(a: &Attend<'_>, qkv: &[f32], arena: &[u32], out: &mut [f32], report: &mut [f32]) {
     assert!(a.heads.head_dim.is_multiple_of(16) && a.heads.n_heads.is_multiple_of(a.heads.n_kv_heads), "the heads");
-    let lane = a.step.lane(a.lane);
-    if lane.rows == 0 {
-        return;
-    }
     let mut scratch = SCRATCH.take();
-    scratch.round_chunk(a, &lane, qkv);
-    let keys = Keys::new(a, &lane, arena, &scratch.fresh);
     let (out, report) = (Disjoint::new(out), Disjoint::new(report));
-    let call = Call { a, lane, qkv, keys: &keys, out: &out, report: &report };
-    if lane.rows == 1 {
-        call.one_row(&mut scratch.partials);
-    } else {
-        call.chunk(&mut scratch.tiles, &mut scratch.values);
+    for lane in a.step.lanes_of(a.store) {
+        scratch.round_chunk(a, &lane, qkv);
+        let keys = Keys::new(a, &lane, &arena[lane.at as usize..], &scratch.fresh);
+        let call = Call { a, lane, qkv, keys: &keys, out: &out, report: &report };
+        if lane.rows == 1 {
+            call.one_row(&mut scratch.partials);
+        } else {
+            call.chunk(&mut scratch.tiles, &mut scratch.values);
+        }
     }
     SCRATCH.set(scratch);
 }
@@ -163,6 +164,11 @@ impl<'a> Keys<'a> {
         self.sinks.div_ceil(BLOCK)
     }
 
+    /// The first key whose value counts.
+    fn first_value(&self) -> usize {
+        if self.lane.flags & ZERO_SINKS == 0 { 0 } else { self.sinks }
+    }
+
     /// The words of a key and its value.
     #[inline(always)]
     fn slot(&self, key: usize) -> &'a [u32] {
@@ -242,7 +248,7 @@ impl Call<'_> {
                 merged.iter_mut().zip(values).for_each(|(out, value)| *out += value * factor);
                 sums.iter_mut().zip(&rest[1..]).for_each(|(sum, x)| *sum += x * factor);
             }
-            self.finish(self.lane.row0 as usize, head, &merged, sums);
+            self.finish(self.lane.row0 as usize, head, &merged, greatest, sums);
         }
     }
 
@@ -264,16 +270,21 @@ impl Call<'_> {
         });
     }
 
-    /// Writes a head's output and masses. `sums` are of the weights: all, sinks, first keys.
-    fn finish(&self, row: usize, head: usize, values: &[f32], sums: [f32; 3]) {
+    /// Writes a head's output and masses. `sums` are of the weights, which are relative to the score `greatest`: all,
+    /// sinks, first keys. Here the denominator gets its extra logit.
+    fn finish(&self, row: usize, head: usize, values: &[f32], greatest: f32, sums: [f32; 3]) {
         let Heads { head_dim, .. } = self.a.heads;
         let at = row * self.a.heads.q_cols() + head * head_dim;
         let mass_at = row * self.a.report.stride() + self.a.report.mass_at(self.a.layer, head);
         // SAFETY: parts have different rows.
         let (out, masses) = unsafe { (self.out.range(at..at + head_dim), self.report.range(mass_at..mass_at + 2)) };
-        masses[0] = sums[1] / sums[0];
-        masses[1] = sums[2] / sums[0];
-        out.iter_mut().zip(values).for_each(|(out, value)| *out = value / sums[0]);
+        let extra = if self.lane.flags & SOFTMAX_ONE == 0 { self.a.sink_logits[head] } else { 0.0 };
+        let top = greatest.max(extra);
+        let factor = (greatest - top).exp();
+        let whole = sums[0] * factor + (extra - top).exp();
+        masses[0] = sums[1] * factor / whole;
+        masses[1] = sums[2] * factor / whole;
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = value * factor / whole);
     }
 
     /// The queries of some heads, rotated for sink keys or for recent ones, scaled by `1 / sqrt(head_dim)`.
@@ -673,7 +684,7 @@ impl OneRow<'_> {
             self.partials[head * (head_dim + 4) + head_dim..][..4].copy_from_slice(&sums);
         }
         out.fill(0.0);
-        for near in (first..end).step_by(NEAR_KEYS) {
+        for near in (first.max(keys.first_value())..end).step_by(NEAR_KEYS) {
             let near = near..end.min(near + NEAR_KEYS);
             for key in near.end..end.min(near.end + NEAR_KEYS) {
                 simd::prefetch(s, &keys.slot(key)[kv_words..]);
@@ -863,7 +874,16 @@ impl ChunkRows<'_> {
         let values = WideValues { values, len: head_dim / 8 };
         for (row, view) in views.iter().enumerate() {
             let out = &mut out[row * heads * head_dim..(row + 1) * heads * head_dim];
-            add_row(s, values, 0..view.sinks, &weights[row * heads * stride..], stride, out, head_dim);
+            let counted = keys.first_value().min(view.sinks)..view.sinks;
+            add_row(
+                s,
+                values,
+                counted.clone(),
+                &weights[row * heads * stride + counted.start..],
+                stride,
+                out,
+                head_dim,
+            );
         }
         for near in (start * BLOCK..end * BLOCK).step_by(NEAR_KEYS) {
             for (row, view) in views.iter().enumerate() {
@@ -876,9 +896,9 @@ impl ChunkRows<'_> {
                 }
             }
         }
-        for (query, [_, all, sinks, first]) in sums.into_iter().enumerate() {
+        for (query, [greatest, sums @ ..]) in sums.into_iter().enumerate() {
             let (row, head) = (self.rows.start + query / heads, kv_head * heads + query % heads);
-            self.call.finish(row, head, &out[query * head_dim..(query + 1) * head_dim], [all, sinks, first]);
+            self.call.finish(row, head, &out[query * head_dim..(query + 1) * head_dim], greatest, sums);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The kernels against the plainest f64 loops, which share no code with them.
 
 use super::*;
+use crate::NO_SINK_LOGIT;
 use crate::packed::{Codec, Format, OCTET, Packed, octets, pack_octet, pack_octet_f32};
 use crate::step::*;
 use half::f16;
@@ -268,7 +269,21 @@ struct Stream {
     recent: u32,
     /// `positions: stream` instead of `slot`.
     stream_positions: bool,
+    /// The lane's.
+    flags: u32,
+    /// Head `h` has an extra logit of `h - 3`.
+    learned: bool,
 }
+
+const PLAIN: Stream = Stream {
+    heads: SMOL,
+    storage: Storage::F32,
+    sinks: 0,
+    recent: 1,
+    stream_positions: false,
+    flags: 0,
+    learned: false,
+};
 
 impl Stream {
     fn angles(&self, position: f64) -> (Vec<f64>, Vec<f64>) {
@@ -292,6 +307,8 @@ impl Stream {
             })
             .collect();
         let report_layout = ReportLayout { layers: 2, heads: self.heads.n_heads };
+        let sink_logits: Vec<f32> =
+            (0..self.heads.n_heads).map(|head| if self.learned { head as f32 - 3.0 } else { NO_SINK_LOGIT }).collect();
         let (mut outs, mut masses) = (Vec::new(), Vec::new());
         let mut start = 0;
         for &rows in chunks {
@@ -303,7 +320,16 @@ impl Stream {
             let mut writer = StepWriter::new(layout, &mut words);
             writer.global(all, 0, 0);
             let base = (start..start + rows).map(first).min().unwrap().max(self.sinks);
-            let lane = LaneStep { row0, rows, start, base, sinks: self.sinks, recent: self.recent };
+            let lane = LaneStep {
+                row0,
+                rows,
+                start,
+                base,
+                sinks: self.sinks,
+                recent: self.recent,
+                flags: self.flags,
+                ..LaneStep::default()
+            };
             writer.lane(1, &lane);
             for local in 0..rows {
                 let t = start + local;
@@ -338,12 +364,13 @@ impl Stream {
                 storage: self.storage,
                 rope: &rope,
                 step,
-                lane: 1,
+                store: 0,
+                sink_logits: &sink_logits,
                 layer: 1,
                 report: report_layout,
             };
             attend(&attention, &chunk, &arena, &mut out, &mut report);
-            append(self.heads, self.storage, step, 1, &chunk, &mut arena);
+            append(self.heads, self.storage, step, 0, &chunk, &mut arena);
             outs.extend(&out[row0 as usize * self.heads.q_cols()..]);
             for row in row0 as usize..all {
                 for head in 0..self.heads.n_heads {
@@ -395,11 +422,18 @@ impl Stream {
                 (score / (hd as f64).sqrt()).exp()
             })
             .collect();
-        let sum: f64 = weights.iter().sum();
+        let mut sum: f64 = weights.iter().sum();
+        sum += match (self.flags & SOFTMAX_ONE != 0, self.learned) {
+            (true, _) => 1.0,
+            (false, true) => (head as f64 - 3.0).exp(),
+            (false, false) => 0.0,
+        };
+        let counts = |index: u32| index >= self.sinks || self.flags & ZERO_SINKS == 0;
         let out = (0..hd)
             .map(|c| {
                 let v = k_column + self.heads.kv_cols() + c;
-                keys.iter().zip(&weights).map(|(&i, w)| w * value(i, v)).sum::<f64>() / sum
+                let values = keys.iter().zip(&weights).filter(|(i, _)| counts(**i)).map(|(&i, w)| w * value(i, v));
+                values.sum::<f64>() / sum
             })
             .collect();
         let mass = |n: usize| weights.iter().take(n).sum::<f64>() / sum;
@@ -443,7 +477,7 @@ fn attend_is_the_f64_definition() {
         [(SMOL, Storage::F16), (SMOL, Storage::F32), (wide, Storage::F16), (plain, Storage::F32), (plain, Storage::F16)]
     {
         for (sinks, recent) in [(0, 8), (4, 12), (2, 29), (3, 1)] {
-            let stream = Stream { heads, storage, sinks, recent, stream_positions: false };
+            let stream = Stream { heads, storage, sinks, recent, ..PLAIN };
             let first = |t: u32| (t + 1).saturating_sub(recent);
             stream.check(&[1; 45], &first);
             stream.check(&[2, 1, 7, 31, 4], &first);
@@ -454,14 +488,28 @@ fn attend_is_the_f64_definition() {
 
 #[test]
 fn attend_by_stream_positions() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 8, stream_positions: true };
+    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 8, stream_positions: true, ..PLAIN };
     stream.check(&[1, 5, 1, 30], &|t| (t + 1).saturating_sub(8));
+}
+
+#[test]
+fn attend_with_one_more_logit_and_with_sinks_that_add_nothing() {
+    for (flags, learned) in [(SOFTMAX_ONE, false), (0, true), (ZERO_SINKS, false), (ZERO_SINKS, true), (3, false)] {
+        for (sinks, recent) in [(4, 12), (9, 100), (0, 5)] {
+            for storage in [Storage::F16, Storage::F32] {
+                let stream = Stream { storage, sinks, recent, flags, learned, ..PLAIN };
+                let first = |t: u32| (t + 1).saturating_sub(recent);
+                stream.check(&[1; 120], &first);
+                stream.check(&[2, 1, 7, 41, 4], &first);
+            }
+        }
+    }
 }
 
 /// A turn is evicted: after token 20 nothing older than 17 is seen, though it is still held.
 #[test]
 fn attend_with_irregular_eviction() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 16, stream_positions: false };
+    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 16, ..PLAIN };
     let first = |t: u32| (t + 1).saturating_sub(16).max(if t > 20 { 17 } else { 0 });
     stream.check(&[1; 40], &first);
     stream.check(&[11, 29], &first);
@@ -469,7 +517,7 @@ fn attend_with_irregular_eviction() {
 
 #[test]
 fn attend_over_a_long_cache() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 300, stream_positions: false };
+    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 300, ..PLAIN };
     stream.check(&[256, 100, 1, 1], &|t| (t + 1).saturating_sub(300));
 }
 
@@ -491,7 +539,7 @@ fn append_fills_sinks_then_the_ring() {
     ] {
         let layout = StepLayout { lanes: 1, rows, head_dim: 16 };
         let mut words = vec![0; layout.words()];
-        let lane = LaneStep { row0: 0, rows: rows as u32, start, base: 0, sinks: 2, recent: 3 };
+        let lane = LaneStep { row0: 0, rows: rows as u32, start, base: 0, sinks: 2, recent: 3, ..LaneStep::default() };
         StepWriter::new(layout, &mut words).lane(0, &lane);
         let qkv: Vec<f32> =
             (0..rows).flat_map(|row| std::iter::repeat_n(start as f32 + row as f32, heads.qkv_cols())).collect();
@@ -509,7 +557,7 @@ fn append_rounds_to_the_nearest_half() {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 16 };
     let layout = StepLayout { lanes: 1, rows: 1, head_dim: 16 };
     let mut words = vec![0; layout.words()];
-    let lane = LaneStep { row0: 0, rows: 1, start: 0, base: 0, sinks: 1, recent: 1 };
+    let lane = LaneStep { row0: 0, rows: 1, start: 0, base: 0, sinks: 1, recent: 1, ..LaneStep::default() };
     StepWriter::new(layout, &mut words).lane(0, &lane);
     let mut qkv = vec![0.0; 48];
     // Ties to even, a subnormal, and what no half can hold.
@@ -602,10 +650,10 @@ fn head_without_a_forced_id() {
 #[test]
 fn step_rows_read_as_written() {
     let layout = StepLayout { lanes: 2, rows: 2, head_dim: 16 };
-    assert_eq!(layout.words(), 8 + 2 * 8 + 2 * (72 + 16));
+    assert_eq!(layout.words(), 8 + 2 * 12 + 2 * (72 + 16));
     let mut words = vec![9; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
-    let lane = LaneStep { row0: 1, rows: 2, start: 3, base: 4, sinks: 5, recent: 6 };
+    let lane = LaneStep { row0: 1, rows: 2, start: 3, base: 4, sinks: 5, recent: 6, at: 7, store: 8, flags: 9 };
     let row = RowStep {
         token: 1,
         forced: Some(2),
@@ -626,8 +674,9 @@ fn step_rows_read_as_written() {
     assert_eq!(step.lane(1), lane);
     assert_eq!(step.row(1), row);
     // The words themselves are the contract with the shaders.
-    assert_eq!(words[..24], [2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 0, 0]);
-    let at = 24 + 88;
+    assert_eq!(words[..8], [2, 1, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(words[20..32], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0]);
+    let at = 32 + 88;
     assert_eq!(words[at..at + 11], [1, 2, 3, 4, 5, 6, 1.5f32.to_bits(), 2, 8, 9, 0]);
     assert_eq!(words[at + 72 + 7..at + 72 + 9], [0.25f32.to_bits(), 0.75f32.to_bits()]);
 }

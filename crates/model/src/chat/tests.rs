@@ -162,20 +162,26 @@ fn the_end_of_a_turn_comes_before_the_end_of_a_text() {
 }
 
 #[test]
-fn a_template_sees_the_time_it_is_given() {
-    let at = |seconds: i64, format: &str| {
-        let source = format!("{{{{ strftime_now('{format}') if strftime_now is defined else 'no clock' }}}}");
-        let template = ChatTemplate::new(&source, tokens()).unwrap();
-        let without = template.render(&[], false).unwrap();
-        assert_eq!(without, "no clock");
-        template.with_time(seconds).render(&[], false).map_err(|error| error.to_string())
-    };
-    // Seconds as `date -u -d DATE +%s` gives them.
-    assert_eq!(at(0, "%d %b %Y").unwrap(), "01 Jan 1970");
-    assert_eq!(at(951_782_400, "%d %B %Y").unwrap(), "29 February 2000");
-    assert_eq!(at(1_709_251_199, "%Y-%m-%d").unwrap(), "2024-02-29");
-    assert_eq!(at(1_709_251_200, "%Y-%m-%d").unwrap(), "2024-03-01");
-    assert_eq!(at(4_107_542_400, "%Y-%m-%d 100%%").unwrap(), "2100-03-01 100%");
-    assert_eq!(at(-1, "%Y-%m-%d").unwrap(), "1969-12-31");
-    assert!(at(0, "%H").unwrap_err().contains("strftime_now knows %Y %m %d %B %b, not %H"));
+fn turns_begin_with_one_control_token() {
+    let header = default_model_header();
+    let tokenizer = Tokenizer::from_gguf(&header).unwrap();
+    let start = tokenizer.special_id("<|im_start|>").unwrap();
+    let template = ChatTemplate::from_gguf(&header).unwrap();
+    let (token, pinned) = opening(&template, &tokenizer).unwrap();
+    assert_eq!(token, start);
+    let ids = tokenizer.encode(&template.render(&[user("Hello")], true).unwrap()).unwrap();
+    assert_eq!(ids[pinned], start);
+    let system = tokenizer
+        .encode("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n");
+    assert_eq!(ids[..pinned], system.unwrap());
+
+    let of = |source: &str| opening(&ChatTemplate::new(source, tokens()).unwrap(), &tokenizer);
+    assert_eq!(of(CHATML).unwrap(), (start, 0), "no system prompt of its own");
+    let plain = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                 {% if add_generation_prompt %}assistant: {% endif %}";
+    let error = of(plain).unwrap_err().to_string();
+    assert!(error.contains("one control token") && error.contains("one by one"), "{error}");
+    let only_users = "{% for message in messages %}{% if message.role == 'user' %}<|im_start|>{% endif %}\
+                      {{ message.content }}{% endfor %}";
+    assert!(of(only_users).is_err());
 }
