@@ -1,8 +1,11 @@
 //! The native program. A table or a text for people, and for every measuring command one JSON line last.
 
+mod bench;
+mod compare;
 mod load;
 mod perplexity;
 mod settings;
+mod text;
 mod tokenize;
 mod write;
 
@@ -27,6 +30,10 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Measure how well the model predicts a text, token by token, under a cache policy.
     Perplexity(perplexity::PerplexityArgs),
+    /// Read one text with several caches at once, and compare what they lose.
+    Compare(compare::CompareArgs),
+    /// Time a token by policy, capacity and stream position.
+    Bench(bench::BenchArgs),
 }
 
 /// What went wrong, as a sentence that names the thing and the remedy.
@@ -38,6 +45,8 @@ fn main() -> ExitCode {
         Command::Chat(args) => write::chat(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Bench(args) => bench::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
