@@ -80,13 +80,10 @@ fn a_conversation_loses_whole_turns() {
     let mut left: Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> = Vec::new();
     for question in ["What is the capital of France?", "And of Italy?", "And of Spain?", "And of Greece?"] {
         conversation.send(&text, question, &Settings::greedy(), 24).expect("sent");
-        loop {
-            match pollster::block_on(conversation.step(&text)).expect("a step") {
-                Event::Prompt { evicted, evicted_turns, .. } | Event::Token { evicted, evicted_turns, .. } => {
-                    left.extend(evicted.zip(evicted_turns));
-                }
-                Event::End { .. } => break,
-            }
+        while let Event::Prompt { evicted, evicted_turns, .. } | Event::Token { evicted, evicted_turns, .. } =
+            pollster::block_on(conversation.step(&text)).expect("a step")
+        {
+            left.extend(evicted.zip(evicted_turns));
         }
     }
     let mut messages = conversation.messages().to_vec();

@@ -105,7 +105,7 @@ fn lanes(place: &Place) {
                 }
             }
         }
-        assert_eq!(on_gpu.replays(), done >= 2 && done < 256 - 30 || done + taken > 289, "after {done}");
+        assert_eq!(on_gpu.replays(), (2..226).contains(&done), "after {done}");
         done += taken;
         if done == 20 {
             let asked = [(2, 11), (0, 12)];

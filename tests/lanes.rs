@@ -111,7 +111,7 @@ fn lanes_that_cannot_be() {
     let model = tiny(Tiny::default());
     let refused = |settings: &[CacheSettings]| {
         let session = Session::with_lanes(Rc::clone(&model), settings, 16);
-        session.err().expect("the lanes are refused").to_string()
+        session.expect_err("the lanes are refused").to_string()
     };
     let dense = CacheSettings::new(Policy::Dense);
     let recompute = CacheSettings::new(Policy::Recompute { recent: 8 });
@@ -472,7 +472,7 @@ fn far_into_a_stream_a_step_is_the_same() {
 fn far_angles_are_right() {
     let (model, _) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
     assert_eq!(model.config.heads.head_dim, 16);
-    let expected: [(u64, [f32; 16]); 2] = [
+    let expected: [(u64, [f64; 16]); 2] = [
         (
             4_000_000,
             [
@@ -490,7 +490,7 @@ fn far_angles_are_right() {
     ];
     for (position, expected) in expected {
         for (angle, expected) in model.config.rotation(position).into_iter().zip(expected) {
-            assert!((angle - expected).abs() < 1e-7, "{position}: {angle}, not {expected}");
+            assert!((f64::from(angle) - expected).abs() < 1e-7, "{position}: {angle}, not {expected}");
         }
     }
 }

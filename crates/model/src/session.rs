@@ -457,7 +457,7 @@ impl Session {
         self.store.fill(seed);
         let vocab = self.model.config.vocab as u64;
         for lane in &mut self.lanes {
-            lane.stream = Stream::at(lane.settings.policy, position);
+            lane.stream.jump(position);
             if let Policy::Recompute { recent } = lane.settings.policy {
                 // Any ids will do, as long as they differ.
                 let ids = (0..u64::from(recent).min(position)).map(|i| ((seed + i).wrapping_mul(7919) % vocab) as u32);

@@ -101,7 +101,7 @@ impl Store {
                 if end == len {
                     return Tensor::cat(vec![old, room], 0);
                 }
-                Tensor::cat(vec![old.clone().slice([0..end]), room, old.slice([end..len])], 0)
+                Tensor::cat(vec![old.clone().narrow(0, 0, end), room, old.narrow(0, end, len - end)], 0)
             });
         }
         self.lanes[lane].slots = slots.max(before);

@@ -160,6 +160,12 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// The words of a block's keys and values; the last key again where there are fewer.
+    #[inline(always)]
+    fn slots(&self, block: KeyBlock) -> [&'a [u32]; BLOCK] {
+        std::array::from_fn(|lane| self.slot(block.first + lane.min(block.len - 1)))
+    }
+
     fn sink_blocks(&self) -> usize {
         self.sinks.div_ceil(BLOCK)
     }
@@ -328,16 +334,12 @@ impl Call<'_> {
     #[inline(always)]
     fn angles<S: Simd>(&self, s: S, block: KeyBlock, angles: &mut [[f32; BLOCK]]) {
         let head_dim = self.a.heads.head_dim;
-        let rows: [&[f32]; BLOCK] = std::array::from_fn(|lane| {
+        let rows: [&[u32]; BLOCK] = std::array::from_fn(|lane| {
             let position = block.position + lane.min(block.len - 1);
-            &self.a.rope[position * head_dim..(position + 1) * head_dim]
+            bytemuck::cast_slice(&self.a.rope[position * head_dim..(position + 1) * head_dim])
         });
         for (group, angles) in angles.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let mut lanes = [s.splat_i(0); 8];
-            for (lane, row) in lanes.iter_mut().zip(rows) {
-                *lane = s.as_i(s.load(&row.as_chunks().0[group]));
-            }
-            let columns = s.transpose(lanes);
+            let columns = columns(s, rows, group);
             for i in 0..8 {
                 s.store(s.as_f(columns[i]), &mut angles[i]);
             }
@@ -355,16 +357,9 @@ impl Call<'_> {
         tile: &mut [[f32; BLOCK]],
     ) {
         let words = self.head_words();
-        let rows: [&[[u32; 8]]; BLOCK] = std::array::from_fn(|lane| {
-            let slot = self.keys.slot(block.first + lane.min(block.len - 1));
-            slot[kv_head * words..(kv_head + 1) * words].as_chunks().0
-        });
+        let rows = self.keys.slots(block).map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
         for group in 0..words / 8 {
-            let mut lanes = [s.splat_i(0); 8];
-            for lane in 0..8 {
-                lanes[lane] = s.load_i(&rows[lane][group]);
-            }
-            let columns = s.transpose(lanes);
+            let columns = columns(s, rows, group);
             match self.a.storage {
                 Storage::F32 => {
                     for i in 0..8 {
@@ -389,6 +384,16 @@ impl Call<'_> {
             s.store(y, &mut high[i]);
         }
     }
+}
+
+/// Eight words of each of eight rows, from word `8 * group`: a vector a column, a lane a row.
+#[inline(always)]
+fn columns<S: Simd>(s: S, rows: [&[u32]; BLOCK], group: usize) -> [S::I; 8] {
+    let mut lanes = [s.splat_i(0); 8];
+    for (lane, row) in lanes.iter_mut().zip(rows) {
+        *lane = s.load_i(&row.as_chunks().0[group]);
+    }
+    s.transpose(lanes)
 }
 
 #[inline(always)]
@@ -653,10 +658,7 @@ impl OneRow<'_> {
             for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
                 simd::prefetch(s, &keys.slot(key)[..kv_words]);
             }
-            let mut slots = [&[][..]; BLOCK];
-            for (lane, slot) in slots.iter_mut().enumerate() {
-                *slot = keys.slot(block.first + lane.min(block.len - 1));
-            }
+            let slots = keys.slots(*block);
             let queries = if block.first < keys.sinks { &*sink_queries } else { &*recent_queries };
             for kv_head in 0..n_kv_heads {
                 let keys = slots.map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
