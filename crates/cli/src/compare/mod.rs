@@ -42,6 +42,9 @@ pub struct CompareArgs {
     /// recompute reads its window again at every so many positions.
     #[arg(long, default_value_t = 32)]
     every: usize,
+    /// Also prints the perplexities of the ranges that begin at these positions.
+    #[arg(long, value_delimiter = ',', value_name = "POSITIONS")]
+    ranges: Vec<usize>,
     /// Writes PREFIX.json, PREFIX.csv and PREFIX.svg.
     #[arg(long, value_name = "PREFIX", default_value = "compare")]
     out: PathBuf,
@@ -75,6 +78,7 @@ pub fn run(args: &CompareArgs) -> Result<(), Failure> {
     let ranges = Ranges::new(&series, tokens.len(), trained);
     let recoveries = recoveries(&model, &series, &tokens, args.chunk)?;
     print(&series, &recoveries, &ranges);
+    print_ranges(&series, &args.ranges, tokens.len() - 1);
     let line = summary(args, &settings, &series, &recoveries, &ranges, tokens.len());
     let write = |extension: &str, text: String| -> Result<(), Failure> {
         let path = with_extension(&args.out, extension);
@@ -268,6 +272,21 @@ fn print(series: &[Series], recoveries: &[Recovery], ranges: &Ranges) {
             number(one.perplexity(after.clone())),
             number(one.perplexity(past.clone())),
         );
+    }
+}
+
+/// The perplexities from each of `starts` to the next, the last to the end.
+fn print_ranges(series: &[Series], starts: &[usize], end: usize) {
+    if starts.is_empty() {
+        return;
+    }
+    let wide = series.iter().map(|one| one.name.len()).max().unwrap_or(0).max("perplexity".len());
+    let ranges = || starts.iter().zip(starts.iter().skip(1).chain([&end])).map(|(start, next)| *start..*next);
+    let named = ranges().map(|range| format!(" {:>14}", format!("{}-{}", range.start, range.end.saturating_sub(1))));
+    println!("{:<wide$}{}", "perplexity", named.collect::<String>());
+    for one in series {
+        let shown = ranges().map(|range| one.perplexity(range).map_or("-".to_owned(), |value| format!("{value:.2}")));
+        println!("{:<wide$}{}", one.name, shown.map(|value| format!(" {value:>14}")).collect::<String>());
     }
 }
 
