@@ -98,8 +98,14 @@ pub fn svg(series: &[Series], trained_length: usize) -> String {
     out + "</svg>\n"
 }
 
+/// At most one point for each unit of the figure's width: more cannot be told apart.
 fn points(series: &Series) -> Vec<(f64, f64)> {
-    series.rolling().iter().enumerate().filter_map(|(at, loss)| loss.map(|loss| (at as f64, loss))).collect()
+    let every = series.nll.len().div_ceil(WIDTH as usize).max(1);
+    let rolling = series.rolling().into_iter().enumerate().filter_map(|(at, loss)| loss.map(|loss| (at as f64, loss)));
+    let points: Vec<(f64, f64)> = rolling.collect();
+    // Of a series that was measured here and there all are few enough.
+    let every = if points.len() <= WIDTH as usize { 1 } else { every };
+    points.into_iter().step_by(every).collect()
 }
 
 /// Round numbers from `low` to `high`, some five to ten of them.
