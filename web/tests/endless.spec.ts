@@ -54,16 +54,18 @@ for (const { run: repeat, backend } of runs) {
           return means[means.length >> 1] ?? Number.NaN;
         };
         const at = (part: number): number => memory[Math.floor(part * (memory.length - 1))] ?? Number.NaN;
-        return { cache, bytes, second: tenth(1), last: tenth(9), early: at(0.1), late: at(1) };
+        const tenths = Array.from({ length: 10 }, (_, n) => tenth(n));
+        return { cache, bytes, tenths, early: at(0.1), late: at(1) };
       },
       { backend, tokens: TOKENS },
     );
+    const ratio = (run.tenths[9] ?? Number.NaN) / (run.tenths[1] ?? Number.NaN);
     console.log(
       `${backend}: stream ${run.cache.stream}, held ${run.cache.held}, cache ${run.cache.bytes} bytes, module ` +
-        `${run.early} bytes at a tenth and ${run.late} at the end, ${run.second.toFixed(3)} ms a step in the second ` +
-        `tenth and ${run.last.toFixed(3)} in the last, ratio ${(run.last / run.second).toFixed(3)}`,
+        `${run.early} bytes at a tenth and ${run.late} at the end; ms a step by tenths of the run ` +
+        `${run.tenths.map((ms) => ms.toFixed(3)).join(" ")}, ratio ${ratio.toFixed(3)}`,
     );
-    ratios[backend].push(run.last / run.second);
+    ratios[backend].push(ratio);
     expect(run.cache.bytes).toBe(run.bytes);
     expect(run.cache.held).toBe(128);
     expect(run.late).toBe(run.early);

@@ -29,6 +29,7 @@ const LANES: Record<State["wanted"]["policy"], Lane> = {
   sinks: { ink: "sink" },
   window: { ink: "window", dash: "6 3" },
   dense: { ink: "ink" },
+  recompute: { ink: "ink", dash: "2 3" },
 };
 const DENSE: Lane = { ink: "dense", dash: "1 4" };
 /** Width below which the two names stand below each other, pixels. */
