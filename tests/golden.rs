@@ -59,7 +59,7 @@ impl RunSettings {
             Some("stream") => Positions::Stream,
             _ => Positions::Slot,
         };
-        CacheSettings { positions, storage: Storage::F32, ..CacheSettings::new(policy) }
+        CacheSettings { positions, ..CacheSettings::new(policy) }.stored_as(Storage::F32)
     }
 }
 
@@ -69,7 +69,7 @@ impl RunSettings {
 /// A logit differs by more than 5e-3, or another token is the best.
 pub fn check_logits(model: &Rc<Model>) {
     let expected: Logits = golden("logits64.json");
-    let settings = CacheSettings { storage: Storage::F32, ..CacheSettings::new(Policy::Dense) };
+    let settings = CacheSettings::new(Policy::Dense).stored_as(Storage::F32);
     let mut session = Session::new(Rc::clone(model), settings, 64).expect("dense fits");
     let (last, before) = expected.tokens.split_last().expect("64 tokens");
     pollster::block_on(session.feed_one(before, Want::Nothing)).expect("fed");

@@ -44,7 +44,7 @@ fn twins(place: &Place) {
             (Policy::Window { recent: 70 }, Positions::Slot, 7),
             (Policy::Dense, Positions::Slot, 16),
         ] {
-            let settings = CacheSettings { positions, storage, ..CacheSettings::new(policy) };
+            let settings = CacheSettings { positions, ..CacheSettings::new(policy) }.stored_as(storage);
             let (a, a_rows) = read_all(&cpu, settings, &tokens, chunk);
             let (b, b_rows) = read_all(&gpu, settings, &tokens, chunk);
             let tolerance = if storage == Storage::F16 { ROUNDING_F16 } else { ROUNDING };

@@ -22,7 +22,7 @@ fn tokens(seed: u64, count: usize) -> Vec<u32> {
 }
 
 fn settings(policy: Policy, positions: Positions, storage: Storage) -> CacheSettings {
-    CacheSettings { positions, storage, ..CacheSettings::new(policy) }
+    CacheSettings { positions, ..CacheSettings::new(policy) }.stored_as(storage)
 }
 
 fn largest_difference(a: &[f64], b: &[f64]) -> f64 {

@@ -5,8 +5,8 @@ use burn::tensor::Device;
 use kernels::packed::Codec;
 use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use kernels::{
-    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix,
-    MatrixShape, Storage, WordBuffer,
+    AttendBuffers, AttendParams, AttendTables, CacheFormat, Epilogue, FloatBuffer, Grid, HeadParams, Heads,
+    LinearParams, Matrix, MatrixShape, Storage, WordBuffer,
 };
 use std::time::Instant;
 
@@ -48,19 +48,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{name:<16} {ms:>9.3} {:>9.1}", ms * count as f64);
         }
     }
-    for keys in [256, 1024] {
-        let params = AttendParams {
-            heads,
-            storage: Storage::F16,
-            keys,
-            store: 0,
-            layer: 0,
-            step: layout,
-            report,
-            grid: Grid::Software,
-        };
+    for (storage, keys) in [Storage::F16, Storage::F32].into_iter().flat_map(|s| [(s, 256), (s, 1024)]) {
+        let format = CacheFormat::of(storage);
+        let params =
+            AttendParams { heads, format, keys, store: 0, layer: 0, step: layout, report, grid: Grid::Software };
         let qkv = FloatBuffer::zeros(rows * heads.qkv_cols(), &device);
-        let arena = WordBuffer::zeros(keys * Storage::F16.slot_words(heads), &device);
+        let arena = WordBuffer::zeros(format.layout(heads, 4, keys - 4).words(), &device);
         let rope = kernels::floats(vec![0.5; (keys + rows) * 64], &device);
         let sink_logits = kernels::floats(vec![kernels::NO_SINK_LOGIT; heads.n_heads], &device);
         let mut part = FloatBuffer::zeros(kernels::part_len(heads, layout, keys, true), &device);
@@ -70,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let to = AttendBuffers { part: &mut part, out: &mut out, report: &mut masses };
             kernels::attend(&qkv, &arena, AttendTables { rope: &rope, sink_logits: &sink_logits }, &step, to, params);
         });
-        println!("attend {keys:<9} {ms:>9.3} {:>9.1}", ms * 30.0);
+        println!("attend {storage:<4} {keys:<4} {ms:>9.3} {:>9.1}", ms * 30.0);
     }
     let head_rows = rows.min(32);
     let params = HeadParams { vocab: 49_152, rows: head_rows, step: layout, report };

@@ -4,9 +4,10 @@
 //! plain WGSL. The constants are part of the kernel's id: what changes per step is in the step buffer, and what differs
 //! between layers of one shape (store and layer) in the `info` binding, so that recorded launches can be replayed.
 
+use crate::cache::Float;
 use crate::packed::Codec;
 use crate::step::StepLayout;
-use crate::{AttendParams, Epilogue, Grid, HeadParams, Heads, LinearParams, MatrixShape, Ops, Storage};
+use crate::{AttendParams, Epilogue, Grid, HeadParams, Heads, LinearParams, MatrixShape, Ops};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_wgpu::{CubeBackend, CubeTensor, KernelSource, SourceKernel, SourceTemplate};
 use cubecl::prelude::{ExecutionMode, KernelId};
@@ -73,7 +74,7 @@ impl Kernel {
                 let mut constants = heads(p);
                 constants.push(("TILES", tiles(p)));
                 constants.push(("THREADS", attend_threads(p)));
-                (constants, (p.step, vec![storage(p.storage), shader!("attend")]))
+                (constants, (p.step, vec![storage(p.format.keys.float), shader!("attend")]))
             }
             Self::Merge(p) => {
                 let mut constants = heads(p);
@@ -83,9 +84,9 @@ impl Kernel {
                 (constants, (p.step, vec![shader!("merge")]))
             }
             Self::Append(p) => {
-                let put = match p.storage {
-                    Storage::F32 => shader!("put_f32"),
-                    Storage::F16 => shader!("put_f16"),
+                let put = match p.format.keys.float {
+                    Float::F32 => shader!("put_f32"),
+                    _ => shader!("put_f16"),
                 };
                 (heads(p), (p.step, vec![put, shader!("append")]))
             }
@@ -158,10 +159,10 @@ fn codec(codec: Codec) -> &'static str {
     }
 }
 
-fn storage(storage: Storage) -> &'static str {
-    match storage {
-        Storage::F32 => shader!("storage_f32"),
-        Storage::F16 => shader!("storage_f16"),
+fn storage(float: Float) -> &'static str {
+    match float {
+        Float::F32 => shader!("storage_f32"),
+        _ => shader!("storage_f16"),
     }
 }
 
@@ -344,6 +345,7 @@ impl Recording {
 mod tests {
     use super::*;
     use crate::step::ReportLayout;
+    use crate::{CacheFormat, Storage};
 
     /// Every combination of files that the host can put together.
     fn kernels() -> Vec<Kernel> {
@@ -365,7 +367,8 @@ mod tests {
         }
         for storage in [Storage::F32, Storage::F16] {
             for grid in [Grid::Gpu, Grid::Software] {
-                let params = AttendParams { heads, storage, keys: 300, store: 1, layer: 1, step, report, grid };
+                let format = CacheFormat::of(storage);
+                let params = AttendParams { heads, format, keys: 300, store: 1, layer: 1, step, report, grid };
                 all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
             }
         }

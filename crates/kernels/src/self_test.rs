@@ -7,8 +7,9 @@
 use crate::packed::Codec;
 use crate::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use crate::{
-    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix,
-    MatrixShape, NO_SINK_LOGIT, Storage, WordBuffer, append, attend, embed, floats, head, linear, part_len, words,
+    AttendBuffers, AttendParams, AttendTables, CacheFormat, Epilogue, FloatBuffer, Grid, HeadParams, Heads,
+    LinearParams, Matrix, MatrixShape, NO_SINK_LOGIT, Storage, WordBuffer, append, attend, embed, floats, head, linear,
+    part_len, words,
 };
 use burn::tensor::{Device, Int, Tensor};
 use half::f16;
@@ -199,10 +200,7 @@ impl Draws {
     }
 
     fn stored(&mut self, storage: Storage) -> f32 {
-        match storage {
-            Storage::F32 => self.value(),
-            Storage::F16 => self.half(),
-        }
+        if storage == Storage::F32 { self.value() } else { self.half() }
     }
 }
 
@@ -305,20 +303,19 @@ struct LaneCase {
 }
 
 const ATTEND: [Attend; 9] = {
-    use Storage::*;
     [
-        Attend::new("wrapped", F32, 32, [2, 5], [11, 4]),
-        Attend::new("sinks in the chunk", F32, 32, [2, 5], [0, 4]),
-        Attend::new("two tiles", F32, 32, [2, 70], [100, 2]),
-        Attend { evicted: 9, ..Attend::new("after a turn", F16, 64, [2, 5], [11, 4]) },
-        Attend { far: true, ..Attend::new("far sinks", F16, 64, [2, 5], [4_000_003, 1]) },
-        Attend::new("window", F16, 64, [0, 3], [11, 4]),
-        Attend { shared: true, ..Attend::new("two lanes", F16, 64, [2, 5], [11, 4]) },
-        Attend { flags: step::SOFTMAX_ONE, ..Attend::new("softmax one", F32, 32, [2, 5], [11, 4]) },
+        Attend::new("wrapped", Storage::F32, 32, [2, 5], [11, 4]),
+        Attend::new("sinks in the chunk", Storage::F32, 32, [2, 5], [0, 4]),
+        Attend::new("two tiles", Storage::F32, 32, [2, 70], [100, 2]),
+        Attend { evicted: 9, ..Attend::new("after a turn", Storage::F16, 64, [2, 5], [11, 4]) },
+        Attend { far: true, ..Attend::new("far sinks", Storage::F16, 64, [2, 5], [4_000_003, 1]) },
+        Attend::new("window", Storage::F16, 64, [0, 3], [11, 4]),
+        Attend { shared: true, ..Attend::new("two lanes", Storage::F16, 64, [2, 5], [11, 4]) },
+        Attend { flags: step::SOFTMAX_ONE, ..Attend::new("softmax one", Storage::F32, 32, [2, 5], [11, 4]) },
         Attend {
             flags: step::ZERO_SINKS,
             learned: true,
-            ..Attend::new("learned logits and sinks without values", F32, 32, [2, 70], [100, 2])
+            ..Attend::new("learned logits and sinks without values", Storage::F32, 32, [2, 70], [100, 2])
         },
     ]
 };
@@ -338,11 +335,10 @@ struct Append {
 
 #[rustfmt::skip]
 const APPEND: [Append; 3] = {
-    use Storage::*;
     [
-        Append { name: "wrapped", storage: F32, head_dim: 32, recent: 5, start: 11, rounded: false },
-        Append { name: "wrapped", storage: F16, head_dim: 64, recent: 5, start: 11, rounded: false },
-        Append { name: "longer than the ring, rounded", storage: F16, head_dim: 64, recent: 2, start: 1, rounded: true },
+        Append { name: "wrapped", storage: Storage::F32, head_dim: 32, recent: 5, start: 11, rounded: false },
+        Append { name: "wrapped", storage: Storage::F16, head_dim: 64, recent: 5, start: 11, rounded: false },
+        Append { name: "longer than the ring, rounded", storage: Storage::F16, head_dim: 64, recent: 2, start: 1, rounded: true },
     ]
 };
 
@@ -356,11 +352,9 @@ fn rotation(position: u32, head_dim: usize) -> [Vec<f32>; 2] {
 
 /// A lane's slots as words of the arena.
 fn stored_words(storage: Storage, values: &[f32]) -> Vec<u32> {
-    let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
-    match storage {
-        Storage::F32 => values.iter().map(|value| value.to_bits()).collect(),
-        Storage::F16 => values.chunks(2).map(|pair| pair.iter().rev().fold(0, |w, &v| w << 16 | half(v))).collect(),
-    }
+    let mut words = vec![0; storage.float.words(values.len())];
+    storage.float.encode(values, &mut words);
+    words
 }
 
 fn lower(name: impl std::fmt::Debug) -> String {
@@ -397,7 +391,16 @@ impl Place<'_> {
 
     fn params(&self, heads: Heads, storage: Storage, step: StepLayout) -> AttendParams {
         let grid = self.grid.unwrap_or(Grid::Software);
-        AttendParams { heads, storage, keys: KEYS, store: STORE, layer: LAYER, step, report: REPORT, grid }
+        AttendParams {
+            heads,
+            format: CacheFormat::of(storage),
+            keys: KEYS,
+            store: STORE,
+            layer: LAYER,
+            step,
+            report: REPORT,
+            grid,
+        }
     }
 
     fn floats(&self, values: Vec<f32>) -> FloatBuffer {
@@ -503,8 +506,11 @@ impl Place<'_> {
                 let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent)).max(case.evicted);
                 let (base, store) = (first_of(start), STORE);
                 let flags = if number == LANE { case.flags } else { 0 };
-                step.lane(number, &LaneStep { row0, rows, start, base, sinks, recent, at, store, flags });
-                at += (sinks + recent) * storage.slot_words(heads) as u32;
+                step.lane(
+                    number,
+                    &LaneStep { row0, rows, start, base, sinks, recent, at, store, flags, ..LaneStep::default() },
+                );
+                at += (sinks + recent) * CacheFormat::of(storage).layout(heads, 0, 0).slot_words() as u32;
                 for row in 0..rows {
                     let t = start + row;
                     let sinks_held = sinks.min(t + 1);
@@ -521,7 +527,7 @@ impl Place<'_> {
         let tables = AttendTables { rope: &floats(rope, self.device), sink_logits: &floats(sink_logits, self.device) };
         attend(&qkv, &arena, tables, &step, to, params);
 
-        let name = format!("attend {} {}", lower(storage), case.name);
+        let name = format!("attend {} {}", storage, case.name);
         let masses = |report: &[f32]| {
             let rows = report.chunks_exact(REPORT.stride());
             fold(&rows.flat_map(|row| &row[step::MASSES_AT..]).copied().collect::<Vec<_>>(), 2)
@@ -537,7 +543,7 @@ impl Place<'_> {
         let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
         let layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
         let (sinks, rows) = (2, 4);
-        let slot_words = storage.slot_words(heads) as u32;
+        let slot_words = CacheFormat::of(storage).layout(heads, 0, 0).slot_words() as u32;
         // The first slot belongs to another lane.
         let slots: Vec<f32> = (0..1 + sinks + recent).flat_map(|_| draws.kv(storage, heads)).collect();
         let mut qkv = draws.qkv(if rounded { Storage::F32 } else { storage }, heads);
@@ -562,7 +568,7 @@ impl Place<'_> {
         } else {
             Box::new(|words| hashes(words, 16))
         };
-        (format!("append {} {}", lower(storage), case.name), Output::Words(arena.read(), values))
+        (format!("append {} {}", storage, case.name), Output::Words(arena.read(), values))
     }
 
     fn head(&self, mut draws: Draws) -> [(String, Output); 3] {
