@@ -30,7 +30,8 @@ fn largest_difference(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-fn median_difference(a: &[f64], b: &[f64]) -> f64 {
+/// The median of the differences.
+pub fn median_difference(a: &[f64], b: &[f64]) -> f64 {
     let mut differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| (a - b).abs()).collect();
     differences.sort_by(f64::total_cmp);
     differences[differences.len() / 2]

@@ -181,6 +181,11 @@ impl FloatBuffer {
         Self(Some(Tensor::zeros([len], (device, DType::F32))))
     }
 
+    /// These values.
+    pub fn of(values: Vec<f32>, device: &Device) -> Self {
+        Self(Some(floats(values, device)))
+    }
+
     /// Number of values.
     pub fn len(&self) -> usize {
         self.0.as_ref().expect(TAKEN).dims()[0]

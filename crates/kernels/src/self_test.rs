@@ -404,7 +404,7 @@ impl Place<'_> {
     }
 
     fn floats(&self, values: Vec<f32>) -> FloatBuffer {
-        FloatBuffer(Some(floats(values, self.device)))
+        FloatBuffer::of(values, self.device)
     }
 
     fn words(&self, values: Vec<u32>) -> WordBuffer {
