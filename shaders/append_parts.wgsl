@@ -98,8 +98,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             var least = F16_MAX;
             var most = -F16_MAX;
             if (values) {
-                let token = p / CHANNEL_GROUPS;
-                let channel = p % CHANNEL_GROUPS * PACK_GROUP;
+                let token = p % PACK_GROUP;
+                let channel = p / PACK_GROUP * PACK_GROUP;
                 for (var c = channel; c < min(channel + PACK_GROUP, HEAD_DIM); c++) {
                     let x = unpacked_one(lane, first + token, true, kv_head, c);
                     least = min(least, x);
@@ -126,7 +126,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 let code = (w / 8u * per_word + j) * 8u + w % 8u;
                 let token = code / HEAD_DIM;
                 let channel = code % HEAD_DIM;
-                let p = parameters[select(channel, token * CHANNEL_GROUPS + channel / PACK_GROUP, values)];
+                let p = parameters[select(channel, channel / PACK_GROUP * PACK_GROUP + token, values)];
                 let x = unpacked_one(lane, first + token, values, kv_head, channel);
                 let rounded_code = clamp(round((x - p.y) / p.x), 0.0, largest);
                 word |= select(u32(rounded_code), 0u, p.x == 0.0) << (j * bits);

@@ -27,7 +27,7 @@ fn load_value(place: u32, kv_head: u32, channel: u32) -> vec2<f32> {
             + kv_head * V_GROUP_WORDS;
         let token = (place & ~IN_GROUP) % PACK_GROUP;
         if (V_BITS == 0u) { return load_floats(V_FLOAT, at + token * V_WORDS, channel); }
-        let p = unpack2x16float(arena[lane_word + at + V_CODE_WORDS + token * CHANNEL_GROUPS + channel / PACK_GROUP]);
+        let p = unpack2x16float(arena[lane_word + at + V_CODE_WORDS + channel / PACK_GROUP * PACK_GROUP + token]);
         return fma(load_codes(V_BITS, at, token, channel), vec2<f32>(p.x), vec2<f32>(p.y));
     }
     return load_floats(V_FLOAT, place + N_KV_HEADS * K_WORDS + kv_head * V_WORDS, channel);

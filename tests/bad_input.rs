@@ -128,6 +128,8 @@ fn a_cache_without_room() {
         Policy::Sinks { sinks: 4, recent: 0 },
         Policy::Sinks { sinks: 4096, recent: 1 },
         Policy::Sinks { sinks: u32::MAX, recent: u32::MAX },
+        Policy::Recompute { recent: 0 },
+        Policy::Recompute { recent: 4097 },
     ] {
         let settings = CacheSettings::new(policy);
         let refused = Session::new(Rc::clone(&model), settings, 16);

@@ -66,6 +66,43 @@ fn a_prompt_longer_than_the_cache_streams_through_and_says_what_left() {
     assert_eq!(conversation.session().stream().held(), 32);
 }
 
+/// Whole turns leave a conversation: what is kept begins where a turn begins, and the system prompt stays.
+#[test]
+fn a_conversation_loses_whole_turns() {
+    let _alone = tests::alone();
+    let (model, header) = real_model(Place::cpu());
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let turns = text.turns().expect("the template marks turns");
+    let settings = CacheSettings { turns: Some(turns), ..CacheSettings::new(Policy::Sinks { sinks: 4, recent: 40 }) };
+    let session = Session::new(Rc::clone(&model), settings, 32).expect("the cache fits");
+    assert_eq!(session.settings().policy, Policy::Sinks { sinks: turns.pinned, recent: 40 });
+    let mut conversation = Conversation::new(session);
+    let mut left: Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> = Vec::new();
+    for question in ["What is the capital of France?", "And of Italy?", "And of Spain?", "And of Greece?"] {
+        conversation.send(&text, question, &Settings::greedy(), 24).expect("sent");
+        while let Event::Prompt { evicted, evicted_turns, .. } | Event::Token { evicted, evicted_turns, .. } =
+            pollster::block_on(conversation.step(&text)).expect("a step")
+        {
+            left.extend(evicted.zip(evicted_turns));
+        }
+    }
+    let mut messages = conversation.messages().to_vec();
+    let last = messages.pop().expect("an answer");
+    let rendering = text.template.render(&messages, true).expect("renders") + &last.content;
+    let ids = text.tokenizer.encode(&rendering).expect("encodes");
+    assert!(!left.is_empty());
+    // Turn 0 is the system's, which stays.
+    let (mut token, mut turn) = (u64::from(turns.pinned), 1);
+    for (tokens, numbers) in left {
+        assert_eq!((tokens.start, numbers.start), (token, turn));
+        (token, turn) = (tokens.end, numbers.end);
+        assert_eq!(ids[token as usize], turns.opening);
+        let begun = ids[..token as usize].iter().filter(|id| **id == turns.opening).count();
+        assert_eq!(begun as u64, turn);
+    }
+    assert!(turn >= 4, "{turn} turns are gone");
+}
+
 #[test]
 fn stop_between_two_steps_keeps_the_stream_well_formed() {
     let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");

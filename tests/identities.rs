@@ -237,3 +237,100 @@ fn settings_that_cannot_be_packed_are_refused() {
     let packed = CacheSettings { packing, ..settings(Policy::Dense, Positions::Slot, Storage::INT4) };
     assert!(refused(packed).contains("multiple of 8"));
 }
+
+/// What K and V of whole groups become, written the plain way: `tokens` of `[2, kv_heads, head_dim]`, in groups of 32.
+fn packed_plainly(tokens: &[Vec<f32>], head_dim: usize, levels: f32) -> Vec<Vec<f32>> {
+    let half = |x: f32| half::f16::from_f32(x).to_f32();
+    let cols = tokens[0].len() / 2;
+    let mut out = tokens.to_vec();
+    let pack = |values: &[f32]| -> Vec<f32> {
+        let least = values.iter().copied().fold(f32::INFINITY, f32::min);
+        let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let (scale, zero) = (half((most - least) / levels), half(least));
+        let value = |x: &f32| ((x - zero) / scale).round_ties_even().clamp(0.0, levels) * scale + zero;
+        values.iter().map(value).collect()
+    };
+    for first in (0..tokens.len()).step_by(32) {
+        for c in 0..cols {
+            let column: Vec<f32> = tokens[first..first + 32].iter().map(|token| half(token[c])).collect();
+            for (i, value) in pack(&column).into_iter().enumerate() {
+                out[first + i][c] = value;
+            }
+        }
+        for token in first..first + 32 {
+            for at in (cols..2 * cols).step_by(head_dim.min(32)) {
+                let row: Vec<f32> = tokens[token][at..at + head_dim.min(32)].iter().map(|x| half(*x)).collect();
+                out[token][at..at + row.len()].copy_from_slice(&pack(&row));
+            }
+        }
+    }
+    out
+}
+
+/// A lane in full precision beside it has the K and V of the first layer, which depend on the token alone.
+#[test]
+fn a_hundred_thousand_tokens_through_packed_sinks() {
+    let model = tiny(Tiny::default());
+    let policy = Policy::Sinks { sinks: 4, recent: 124 };
+    let lanes = [Storage::F32, Storage::INT4].map(|storage| settings(policy, Positions::Slot, storage));
+    let mut session = model::session::Session::with_lanes(Rc::clone(&model), &lanes, 64).expect("fits");
+    let mut random = Random(13);
+    let bytes = session.lane(1).bytes();
+    let mut fed = 0u64;
+    while fed < 100_000 {
+        let until = session.lane(1).stream().until_packed().expect("the lane packs");
+        let count = 32.min(until).min(100_000 - fed);
+        let tokens: Vec<u32> = (0..count).map(|_| random.below(300) as u32).collect();
+        let want = model::session::Want::Last { penalty: 1.0, penalized: &[] };
+        let feeds = [0, 1].map(|lane| model::session::LaneFeed { lane, tokens: &tokens, want });
+        for fed in pollster::block_on(session.feed(&feeds)).expect("fed") {
+            let row = fed.rows.last().expect("a row");
+            assert!(row.log_sum_exp.is_finite() && row.candidates.iter().all(|(_, logit)| logit.is_finite()));
+        }
+        fed += count;
+    }
+    let lane = session.lane(1);
+    assert_eq!((lane.bytes(), lane.stream().held(), lane.stream().fed()), (bytes, 128, 100_000));
+    assert_eq!(bytes, lane.shape().bytes(128));
+    let exact = pollster::block_on(session.cached(0, 0)).expect("read");
+    let kept = pollster::block_on(session.cached(1, 0)).expect("read");
+    assert_eq!(kept.len(), 124);
+    // The groups of which everything is still seen.
+    let whole = (0..exact.len()).find(|i| (exact[*i].index - 4).is_multiple_of(32)).expect("a group begins");
+    let groups: Vec<_> = exact[whole..].iter().zip(&kept[whole..]).take_while(|(_, kept)| kept.packed).collect();
+    assert!(groups.len() >= 64 && groups.len().is_multiple_of(32), "{}", groups.len());
+    let plain: Vec<Vec<f32>> = groups.iter().map(|(exact, _)| exact.keys_and_values.clone()).collect();
+    let plain = packed_plainly(&plain, model.config.heads.head_dim, 15.0);
+    let mut off = 0;
+    for ((exact, kept), plain) in groups.iter().zip(&plain) {
+        assert_eq!(exact.index, kept.index);
+        off += kept.keys_and_values.iter().zip(plain).filter(|(a, b)| (*a - *b).abs() > 1e-5).count();
+    }
+    assert_eq!(off, 0, "values that are not as a plain store has them");
+}
+
+/// Storage changes by reading the text again: nothing of a conversation that fits is lost, there and back.
+#[test]
+fn another_storage_reads_the_text_again() {
+    let model = tiny(Tiny::default());
+    let policy = Policy::Sinks { sinks: 4, recent: 124 };
+    let tokens = tokens(14, 110);
+    let read = |storage| {
+        let settings = settings(policy, Positions::Slot, storage);
+        let mut session = model::session::Session::new(Rc::clone(&model), settings, 16).expect("fits");
+        let mut rows = Vec::new();
+        let mut fed = 0;
+        while fed < tokens.len() {
+            let want = model::session::Want::Last { penalty: 1.0, penalized: &[] };
+            let piece = pollster::block_on(session.feed_one(&tokens[fed..], want)).expect("fed");
+            fed += piece.taken;
+            rows = piece.rows;
+        }
+        assert_eq!((session.stream().held(), session.stream().fed()), (110, 110), "{storage}");
+        rows.pop().expect("a row")
+    };
+    let [before, between, after] = [Storage::F16, Storage::INT8, Storage::F16].map(read);
+    assert_eq!(before, after);
+    assert_ne!(before, between);
+    assert!((before.candidates[0].1 - between.candidates[0].1).abs() < 0.1);
+}

@@ -133,6 +133,8 @@ pub struct Tiny {
     /// Of the queries' projection alone, so that the fused matrix has parts of two kinds.
     pub query_kind: Kind,
     pub tied: bool,
+    /// The logit that every head has learned.
+    pub sink_logits: Option<f32>,
     pub seed: u64,
 }
 
@@ -148,6 +150,7 @@ impl Default for Tiny {
             kind: Kind::Q4_1,
             query_kind: Kind::Q4_1,
             tied: true,
+            sink_logits: None,
             seed: 1,
         }
     }
@@ -204,6 +207,12 @@ impl Tiny {
             gain(&format!("blk.{layer}.ffn_norm.weight"));
         }
         gain("output_norm.weight");
+        if let Some(logit) = self.sink_logits {
+            for layer in 0..self.layers {
+                let values = vec![logit; self.n_heads as usize];
+                file.tensor(&format!("blk.{layer}.attn_sinks.weight"), &[u64::from(self.n_heads)], Kind::F32, &values);
+            }
+        }
         file.finish()
     }
 

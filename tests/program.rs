@@ -44,6 +44,9 @@ fn each_lie_gets_a_sentence() {
     let short = file("short.txt", b"x");
     let no_array = file("no.json", b"{\"tokens\": \"none\"}");
     let far = file("far.json", b"[1, 2, 300]");
+    let with_logits = Tiny { sink_logits: Some(0.5), ..Tiny::default() }.gguf();
+    let learned = file("learned.gguf", &with_logits);
+    let begun = file("begun.gguf", &with_logits[..with_logits.len() - 10_000]);
     let cases: &[(&[&str], &[&str])] = &[
         (&["generate", "--model", "nothing.gguf", "--prompt", "Hi"], &["nothing.gguf", "cargo xtask demo"]),
         (&["generate", "--model", &truncated, "--prompt", "Hi"], &["truncated.gguf", "100 bytes", "download"]),
@@ -57,6 +60,29 @@ fn each_lie_gets_a_sentence() {
         (&["perplexity", "--model", &model, "--tokens", &no_array], &["no.json", "array of token ids"]),
         (&["perplexity", "--model", &model, "--tokens", &far], &["300"]),
         (&["perplexity", "--model", &model, "--text", &text, "--kv", "int4"], &["not there yet", "f16"]),
+        (&["perplexity", "--model", &model, "--text", &text, "--softmax", "one", "--recent", "0"], &["recent is 0"]),
+        (&["perplexity", "--model", &learned, "--text", &text, "--softmax", "one"], &["softmax one", "plain"]),
+        // The weights are not all there, but nobody gets as far as that.
+        (&["perplexity", "--model", &begun, "--text", &text, "--softmax", "one"], &["softmax one", "plain"]),
+        (&["perplexity", "--model", &begun, "--tokens", &far], &["token 300", "vocabulary has 300"]),
+        (&["perplexity", "--model", &begun, "--text", &short], &["1 tokens", "two or more"]),
+        (
+            &["perplexity", "--model", &begun, "--text", &text, "--policy", "recompute", "--recent", "4097"],
+            &["4097", "4096", "recompute"],
+        ),
+        (
+            &["perplexity", "--model", &begun, "--text", &text, "--recent", "3", "--sink-text", "12345678"],
+            &["8 tokens", "7 slots", "--recent"],
+        ),
+        (
+            &["perplexity", "--model", &begun, "--text", &text, "--policy", "recompute", "--sink-tokens", "[1]"],
+            &["no sinks", "--policy"],
+        ),
+        (&["perplexity", "--model", &model, "--text", &text, "--sink-text", "\\q"], &["\\q", "\\n"]),
+        (&["perplexity", "--model", &model, "--text", &text, "--sink-tokens", "7"], &["--sink-tokens", "[198,198]"]),
+        (&["perplexity", "--model", &model, "--text", &text, "--sink-tokens", "[300]"], &["token 300"]),
+        (&["generate", "--model", &model, "--prompt", "Hi", "--turns", "--policy", "dense"], &["--turns", "sinks"]),
+        (&["generate", "--model", &model, "--prompt", "Hi", "--turns", "--policy", "recompute"], &["no turns"]),
         (&["perplexity", "--model", &model], &["--text"]),
         (&["tokenize", "--model", &model, "--file", "nothing.txt"], &["nothing.txt"]),
     ];
@@ -104,6 +130,24 @@ fn the_last_line_is_json() {
     assert_eq!(written.len(), 45);
     let mean = written.iter().sum::<f64>() / 45.0;
     assert!((mean - report["mean_nll"].as_f64().expect("a number")).abs() < 1e-9);
+    let sinks = |flag: &str, value: &str| -> (serde_json::Value, String) {
+        let flags = ["--per-token", &per_token, "--recent", "20", flag, value];
+        let report = last(&[&["perplexity", "--model", &model, "--text", &text][..], &flags].concat());
+        (report, std::fs::read_to_string(&per_token).expect("written"))
+    };
+    let (by_text, nll) = sinks("--sink-text", r"\n\n\x41\u{42}");
+    let newline = by_text["sink_tokens"][0].as_u64().expect("an id");
+    assert_eq!(by_text["sink_tokens"].as_array().map(Vec::len), Some(4), "each character is a token");
+    assert_eq!(by_text["sink_tokens"][1].as_u64(), Some(newline));
+    let (by_tokens, same) = sinks("--sink-tokens", &by_text["sink_tokens"].to_string());
+    assert_eq!((nll.as_str(), by_tokens["tokens"].as_u64()), (same.as_str(), Some(46)), "the sinks are not counted");
+    let with: Vec<f64> = serde_json::from_str(&nll).expect("an array");
+    assert_eq!(with.len(), 45);
+    assert_ne!(with, written);
+    let (zeros, _) = sinks("--zero-sinks", "--softmax=one");
+    assert_eq!((&zeros["settings"]["zero_sinks"], &zeros["settings"]["softmax"]), (&true.into(), &"one".into()));
+    let (again, _) = sinks("--policy", "recompute");
+    assert_eq!(again["settings"]["policy"], "recompute");
     let answer = last(&["generate", "--model", &model, "--prompt", "Hi", "--max", "5", "--temperature", "0"]);
     assert!(answer["ids"].as_array().is_some_and(|ids| ids.len() <= 5));
 }

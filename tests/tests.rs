@@ -10,6 +10,8 @@ mod golden;
 mod gpu;
 /// Things that must be equal: a chunk and its tokens, sinks and dense until full, a window and no sinks.
 mod identities;
+/// Streams side by side, and the ablations.
+mod lanes;
 /// The program as people call it.
 mod program;
 /// The arrows between the rooms, and the README's path of a token.

@@ -1,5 +1,6 @@
 //! The native program. A table or a text for people, and for every measuring command one JSON line last.
 
+mod kivi;
 mod load;
 mod perplexity;
 mod settings;
@@ -27,6 +28,8 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Measure how well the model predicts a text, token by token, under a cache policy.
     Perplexity(perplexity::PerplexityArgs),
+    /// Measure what packing the cache to 8, 4 and 2 bits costs and saves, beside a twin in full precision. On the CPU.
+    Kivi(kivi::KiviArgs),
 }
 
 /// What went wrong, as a sentence that names the thing and the remedy.
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => write::chat(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
+        Command::Kivi(args) => kivi::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

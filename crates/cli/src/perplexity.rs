@@ -218,7 +218,7 @@ fn unescape(text: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| "--sink-text is no text: its bytes are not UTF-8".into())
 }
 
-fn read_tokens(path: &std::path::Path) -> Result<Vec<u32>, Failure> {
+pub fn read_tokens(path: &std::path::Path) -> Result<Vec<u32>, Failure> {
     let problem = |what: &str| format!("{}: {what}", path.display());
     let value: serde_json::Value =
         serde_json::from_str(&read_text(path)?).map_err(|error| problem(&format!("no JSON: {error}")))?;

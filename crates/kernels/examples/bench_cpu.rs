@@ -184,7 +184,9 @@ fn main() {
     };
     let only = std::env::args().nth(1).unwrap_or_default();
     let wanted = |name: &str| name.contains(&only);
-    for (rows, runs) in [(1, 40), (2, 20), (4, 20), (32, 4), (256, 3)].into_iter().filter(|_| wanted("weights")) {
+    for (rows, runs) in
+        [(1, 40), (2, 20), (3, 20), (4, 20), (32, 4), (256, 3)].into_iter().filter(|_| wanted("weights"))
+    {
         let (layers, logits) = time_weights(&weights, rows, runs);
         show("weights of the layers", rows, layers);
         show("weights of the head", rows, logits);

@@ -6,7 +6,7 @@
 //! ring of slots of tokens that are not packed yet. Groups count from the first token behind the sinks.
 //!
 //! A group holds its tokens' keys, a head after the other, then their values. A head's part is codes and parameters: a
-//! word for each channel (keys: the tokens of the group share a scale) or for each token and `group` channels (values),
+//! word for each channel (keys: the tokens of the group share a scale) or for each `group` channels and token (values),
 //! the scale as f16 in its low half, the zero in its high half. Codes go by token, then channel, in vectors of eight
 //! neighbours; the vectors take turns in the bits of eight words, lowest bits first, so that one vector load, a shift and a
 //! mask give eight neighbouring codes. Where only the other of K and V is packed, a head's part is its floats by token.
@@ -367,7 +367,7 @@ impl CacheLayout {
                     let part = &group[kv_head * self.group_key_words()..][..self.group_key_words()];
                     self.decode_group(self.format.keys, part, token, |c| c, &mut keys[channels.clone()]);
                     let part = &group[self.group_values_at(kv_head)..][..self.group_value_words()];
-                    let parameter = |c| token * self.channel_groups() + c / self.format.group;
+                    let parameter = |c| c / self.format.group * self.format.group + token;
                     self.decode_group(self.format.values, part, token, parameter, &mut values[channels]);
                 }
             }
@@ -428,11 +428,11 @@ impl CacheLayout {
         let (head_dim, group) = (self.heads.head_dim, self.format.group);
         let (mut scales, mut zeros) = (vec![0.0; head_dim], vec![0.0; head_dim]);
         codes.fill(0);
-        let tokens = values.chunks_exact(head_dim).zip(parameters.chunks_exact_mut(self.channel_groups()));
-        for (token, (values, parameters)) in tokens.enumerate() {
-            for (g, (values, parameters)) in values.chunks(group).zip(parameters).enumerate() {
+        for (token, values) in values.chunks_exact(head_dim).enumerate() {
+            for (g, values) in values.chunks(group).enumerate() {
                 let least = values.iter().fold(f32::INFINITY, |a, &b| a.min(b));
                 let most = values.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+                let parameters = &mut parameters[g * group + token];
                 *parameters = bits.parameters(least, most);
                 let (scale, zero) = scale_and_zero(*parameters);
                 scales[g * group..][..values.len()].fill(scale);
@@ -518,8 +518,10 @@ pub(crate) mod golden {
             }
             assert_eq!(expected.scales.len(), if self.keys { self.channels } else { 32 * layout.channel_groups() });
             for (i, (scale, zero)) in expected.scales.iter().zip(&expected.zeros).enumerate() {
-                assert_eq!(parameters[i] & 0xFFFF, *scale, "{what}: scale {i}");
-                assert_eq!(parameters[i] >> 16, *zero, "{what}: zero {i}");
+                // The file has values by token, then channels.
+                let groups = layout.channel_groups();
+                let word = parameters[if self.keys { i } else { i % groups * 32 + i / groups }];
+                assert_eq!((word & 0xFFFF, word >> 16), (*scale, *zero), "{what}: scale and zero {i}");
             }
         }
     }

@@ -342,6 +342,10 @@ const APPEND: [Append; 3] = {
     ]
 };
 
+/// Storage, and what one step of a code is worth.
+const PACKED: [(Storage, f32); 3] =
+    [(Storage::INT8, 1.0 / 32.0), (Storage::INT4, 1.0 / 8.0), (Storage::INT2, 1.0 / 2.0)];
+
 /// `[cos, sin]` of a position's angles, `head_dim / 2` each.
 fn rotation(position: u32, head_dim: usize) -> [Vec<f32>; 2] {
     let half = head_dim / 2;
@@ -384,6 +388,9 @@ impl Place<'_> {
         }
         for case in &APPEND {
             outputs.push(self.append(case, draws()));
+        }
+        for (storage, unit) in PACKED {
+            outputs.extend(self.packed(storage, unit, draws()));
         }
         outputs.extend(self.head(draws()));
         outputs
@@ -569,6 +576,100 @@ impl Place<'_> {
             Box::new(|words| hashes(words, 16))
         };
         (format!("append {} {}", storage, case.name), Output::Words(arena.read(), values))
+    }
+
+    fn packed(&self, storage: Storage, unit: f32, mut draws: Draws) -> [(String, Output); 3] {
+        let head_dim = 32;
+        let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
+        let step_layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
+        let format = CacheFormat::new(storage, storage, 8, 8);
+        let params = AttendParams { format, ..self.params(heads, storage, step_layout) };
+        let (sinks, recent, tail) = (2, 12, 8);
+        let bits = storage.bits.map_or(0, |bits| bits.count() as u32);
+        let (largest, middle) = ((1u32 << bits) - 1, 1u32 << (bits - 1));
+        let mut row_of = |index: u32| {
+            let mut row: Vec<f32> = (0..heads.q_cols()).map(|_| 4.0 * draws.half()).collect();
+            for c in 0..2 * heads.kv_cols() {
+                let code = draws.next() >> (32 - bits);
+                let place = if c < heads.kv_cols() { (index + tail - sinks) % tail } else { c as u32 % 8 };
+                let code = match place {
+                    0 => 0,
+                    1 => largest,
+                    _ => code,
+                };
+                row.push((code as f32 - middle as f32) * unit);
+            }
+            row
+        };
+        let layout = format.layout(heads, sinks as usize, recent as usize);
+        let mut arena = WordBuffer::zeros(layout.words(), self.device);
+        let packed = |fed: u32| sinks + fed.saturating_sub(sinks) / tail * tail;
+        let mut start = 0;
+        let mut chunk = |rows: u32| {
+            let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent));
+            let step = self.step(step_layout, |step| {
+                step.global(ROW0 + rows as usize, 0, 0);
+                step.lane(0, &LaneStep { rows: ROW0 as u32, ..LaneStep::default() });
+                let lane = LaneStep {
+                    row0: ROW0 as u32,
+                    rows,
+                    start,
+                    base: first_of(start),
+                    sinks,
+                    recent,
+                    ..LaneStep::default()
+                };
+                let (packed, packs_to) = (packed(start), packed(start + rows));
+                step.lane(LANE, &LaneStep { store: STORE, packed, packs_to, ..lane });
+                for row in 0..rows {
+                    let t = start + row;
+                    let sinks_held = sinks.min(t + 1);
+                    let held = sinks_held + (t + 1).saturating_sub(first_of(t));
+                    let [cos, sin] = rotation(held - 1, head_dim);
+                    let view = RowStep { index: t, first: first_of(t), sinks_held, held, ..idle(&cos) };
+                    step.row(ROW0 + row as usize, &RowStep { sin: &sin, ..view });
+                }
+            });
+            let mut qkv = vec![0.0; ROWS * heads.qkv_cols()];
+            for row in 0..rows {
+                let at = (ROW0 + row as usize) * heads.qkv_cols();
+                qkv[at..at + heads.qkv_cols()].copy_from_slice(&row_of(start + row));
+            }
+            start += rows;
+            (self.floats(qkv), step)
+        };
+        for rows in [2, 4, 4, 4, 4] {
+            let (qkv, step) = chunk(rows);
+            append(&qkv, &step, &mut arena, params);
+        }
+        let (qkv, step) = chunk(4);
+        let mut out = FloatBuffer::zeros(ROWS * heads.q_cols(), self.device);
+        let mut report = FloatBuffer::zeros(ROWS * REPORT.stride(), self.device);
+        let mut part = FloatBuffer::zeros(part_len(heads, step_layout, KEYS, self.grid.is_some()), self.device);
+        let rope = (0..POSITIONS).flat_map(|position| rotation(position, head_dim).concat()).collect();
+        let sink_logits = floats(vec![NO_SINK_LOGIT; heads.n_heads], self.device);
+        let tables = AttendTables { rope: &floats(rope, self.device), sink_logits: &sink_logits };
+        attend(
+            &qkv,
+            &arena,
+            tables,
+            &step,
+            AttendBuffers { part: &mut part, out: &mut out, report: &mut report },
+            params,
+        );
+
+        let first_out = ROW0 * heads.q_cols();
+        let masses = |report: &[f32]| {
+            let rows = report.chunks_exact(REPORT.stride()).skip(ROW0).take(4);
+            let of_layer = |row: &[f32]| row[REPORT.mass_at(LAYER, 0)..][..2 * REPORT.heads].to_vec();
+            fold(&rows.flat_map(of_layer).collect::<Vec<_>>(), 2)
+        };
+        let name = format!("attend {storage} packed");
+        [
+            (format!("packed {storage}"), Output::Words(arena.read(), Box::new(|words| hashes(words, 16)))),
+            (name.clone(), Output::Floats(out.read(), Box::new(move |out| fold(&out[first_out..], head_dim / 4)))),
+            (format!("{name}, masses"), Output::Floats(report.read(), Box::new(masses))),
+        ]
     }
 
     fn head(&self, mut draws: Draws) -> [(String, Output); 3] {

@@ -61,6 +61,12 @@ struct Lane {
     nll: Option<f32>,
 }
 
+/// What a lane gives the next token, where that is not known yet.
+struct Logits {
+    log_sum_exp: f32,
+    candidates: Vec<(u32, f32)>,
+}
+
 enum Voice {
     Forced {
         text: Vec<u32>,
@@ -152,7 +158,7 @@ impl Lanes {
         let wants: Vec<LaneFeed<'_>> = wants.collect();
         let fed = self.session.feed(&wants).await?;
         let mut steps: Vec<Option<LaneStep>> = self.lanes.iter().map(|_| None).collect();
-        let mut rows: Vec<Option<(f32, Vec<(u32, f32)>)>> = vec![None; self.lanes.len()];
+        let mut rows: Vec<Option<Logits>> = self.lanes.iter().map(|_| None).collect();
         for ((lane, token), Fed { evicted, rows: reports, .. }) in feeds.into_iter().zip(fed) {
             let Some(row) = reports.into_iter().next_back() else { continue };
             let entry = &mut self.lanes[lane];
@@ -168,7 +174,7 @@ impl Lanes {
             if nexts[lane].is_some() {
                 entry.nll = Some(row.log_sum_exp - row.forced);
             } else {
-                rows[lane] = Some((row.log_sum_exp, row.candidates));
+                rows[lane] = Some(Logits { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
             }
             let held = self.session.lane(lane).stream().held();
             let (sink_mass, first_mass) = (row.sink_mass, row.first_mass);
@@ -179,25 +185,21 @@ impl Lanes {
     }
 
     /// Free lanes choose their next token, and those that follow them say what they thought of it.
-    async fn choose(&mut self, rows: &[Option<(f32, Vec<(u32, f32)>)>]) -> Result<(), LanesError> {
+    async fn choose(&mut self, rows: &[Option<Logits>]) -> Result<(), LanesError> {
         for (lane, row) in self.lanes.iter_mut().zip(rows) {
-            if let (Voice::Free { sampler, ends, chosen, .. }, Some((log_sum_exp, candidates))) = (&mut lane.voice, row)
-            {
-                let choice = sampler.sample(*log_sum_exp, candidates)?;
-                if !ends.contains(&choice.id) {
-                    *chosen = Some(choice.id);
-                    lane.nll = Some(sampler.model_nll(*log_sum_exp, &choice));
-                }
+            let (Voice::Free { sampler, ends, chosen, .. }, Some(row)) = (&mut lane.voice, row) else { continue };
+            let choice = sampler.sample(row.log_sum_exp, &row.candidates)?;
+            if !ends.contains(&choice.id) {
+                *chosen = Some(choice.id);
+                lane.nll = Some(sampler.model_nll(row.log_sum_exp, &choice));
             }
         }
         let mut unknown = Vec::new();
         for (lane, row) in rows.iter().enumerate() {
-            let (Voice::Follow(leader), Some((log_sum_exp, candidates))) = (&self.lanes[lane].voice, row) else {
-                continue;
-            };
+            let (Voice::Follow(leader), Some(row)) = (&self.lanes[lane].voice, row) else { continue };
             let Some(next) = self.lanes[*leader].voice.token(0) else { continue };
-            match candidates.iter().find(|(id, _)| *id == next) {
-                Some((_, logit)) => self.lanes[lane].nll = Some(log_sum_exp - logit),
+            match row.candidates.iter().find(|(id, _)| *id == next) {
+                Some((_, logit)) => self.lanes[lane].nll = Some(row.log_sum_exp - logit),
                 None => unknown.push((lane, next)),
             }
         }

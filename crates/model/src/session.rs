@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::transformer::{LaneInput, RowReport, Workspace, rope_table};
 use crate::weights::Weights;
 use burn::tensor::Tensor;
-use kernels::cache::Float;
+use kernels::cache::{Float, Spot};
 use kernels::step::{SOFTMAX_ONE, ZERO_SINKS};
 use kernels::{CacheFormat, Storage};
 use policy::{CacheShape, Packing, PackingError, Policy, PolicyError, Positions, Stream};
@@ -161,6 +161,10 @@ pub enum SessionError {
     RecomputeLanes,
     #[error("a session has one lane or more, and each is fed once at a time: there is no lane {0} to feed")]
     Lane(usize),
+    #[error(
+        "all logits are kept on the CPU alone, for at most 32 rows of which all are wanted: use the CPU, and feed less"
+    )]
+    Logits,
     #[error("the device does not answer ({0}): reload the model")]
     Device(String),
 }
@@ -196,6 +200,8 @@ pub struct Session {
     decode: Workspace,
     /// The lanes that the last such step fed, in the order of its rows.
     decoded: Vec<usize>,
+    /// Rows of the last forward of all.
+    last_rows: usize,
     /// Several.
     chunk: Option<Workspace>,
     chunk_rows: usize,
@@ -305,6 +311,7 @@ impl Session {
             rope: rope_table(&model.config, store.most_slots() + chunk_rows as u64, &place.device),
             decode: Workspace::new(&model.config, lanes.len(), lanes.len(), store.most_slots(), true, place),
             decoded: Vec::new(),
+            last_rows: 0,
             chunk: None,
             chunk_rows,
             lanes,
@@ -450,6 +457,7 @@ impl Session {
                 .forward(&model.config, &model.weights, &self.rope, &mut self.store, &inputs)
                 .map_err(SessionError::Device)?;
             rows = workspace.report(all).await.map_err(SessionError::Device)?;
+            self.last_rows = all;
         }
         let mut rows = rows.into_iter();
         let mut inputs = inputs.into_iter();
@@ -469,6 +477,57 @@ impl Session {
             });
         }
         Ok(fed)
+    }
+
+    /// All logits of each row of the last feed, `[rows, vocab]`, lane by lane in the order that they were fed in. For
+    /// measurements, on the CPU: a GPU's are lost when they have been ranked.
+    ///
+    /// # Errors
+    /// The model is on a GPU, or the feed had more than 32 rows or rows of which no logits were wanted.
+    pub async fn logits(&self) -> Result<Vec<f32>, SessionError> {
+        if self.model.place.grid.is_some() {
+            return Err(SessionError::Logits);
+        }
+        let single = self.decoded.len() == self.last_rows;
+        let workspace = self.chunk.as_ref().filter(|_| !single).unwrap_or(&self.decode);
+        let logits = workspace.logits(self.model.config.vocab, self.last_rows).await.map_err(SessionError::Device)?;
+        logits.ok_or(SessionError::Logits)
+    }
+
+    /// What a lane's cache holds in a layer besides the sinks, oldest first: stream index, whether it is packed, and its
+    /// keys and values as attention sees them, `[2, n_kv_heads, head_dim]`, keys not rotated.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub async fn cached(&self, lane: usize, layer: usize) -> Result<Vec<Cached>, SessionError> {
+        let words = self.store.read(lane, layer).await.map_err(SessionError::Device)?;
+        let stream = self.lane(lane).stream();
+        let (layout, packed) = (self.store.place(lane).layout, stream.packed());
+        let recent = stream.held() - stream.fed().min(u64::from(stream.sinks()));
+        let cached = |index: u64| {
+            let spot = layout.spot(usize::try_from(index).ok()?, usize::try_from(packed).ok()?)?;
+            let is_packed = layout.format.packs() && index < packed;
+            Some(Cached { index, packed: is_packed, keys_and_values: layout.decode(&words, spot) })
+        };
+        Ok((stream.fed() - recent..stream.fed()).filter_map(cached).collect())
+    }
+
+    /// Overwrites tokens that a lane's cache holds and has not packed, as [`Self::cached`] gave them: for experiments with
+    /// other ways to keep them.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub async fn overwrite(&mut self, lane: usize, layer: usize, tokens: &[Cached]) -> Result<(), SessionError> {
+        let mut words = self.store.read(lane, layer).await.map_err(SessionError::Device)?;
+        let (layout, packed) = (self.store.place(lane).layout, self.lane(lane).stream().packed());
+        for token in tokens.iter().filter(|token| !token.packed) {
+            let spot = usize::try_from(token.index).ok().and_then(|index| layout.spot(index, packed as usize));
+            if let Some(Spot::Slot(at)) = spot {
+                layout.encode_slot(&token.keys_and_values, &mut words[at..at + layout.slot_words()]);
+            }
+        }
+        self.store.write(lane, layer, words, &self.model.place.device);
+        Ok(())
     }
 
     /// -ln p of one more token for each of some lanes, `(lane, id)`, as the last token that each of them was fed sees it.
@@ -505,10 +564,7 @@ impl Session {
         self.store.fill(seed);
         let vocab = self.model.config.vocab as u64;
         for lane in &mut self.lanes {
-            lane.stream = Stream::at(lane.settings.policy, position);
-            if lane.settings.format().packs() {
-                lane.stream = lane.stream.clone().packing(lane.settings.packing);
-            }
+            lane.stream.jump(position);
             if let Policy::Recompute { recent } = lane.settings.policy {
                 // Any ids will do, as long as they differ.
                 let ids = (0..u64::from(recent).min(position)).map(|i| ((seed + i).wrapping_mul(7919) % vocab) as u32);
@@ -634,6 +690,15 @@ impl Lane {
 /// Neighbouring ranges as one.
 fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Option<Range<u64>> {
     ranges.reduce(|all, one| all.start..one.end)
+}
+
+/// One token in a cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cached {
+    pub index: u64,
+    pub packed: bool,
+    /// `[2, n_kv_heads, head_dim]`.
+    pub keys_and_values: Vec<f32>,
 }
 
 /// What a feed did to a lane.

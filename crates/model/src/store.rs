@@ -111,7 +111,7 @@ impl Store {
                 if end == len {
                     return Tensor::cat(vec![old, room], 0);
                 }
-                Tensor::cat(vec![old.clone().slice([0..end]), room, old.slice([end..len])], 0)
+                Tensor::cat(vec![old.clone().narrow(0, 0, end), room, old.narrow(0, end, len - end)], 0)
             });
         }
         self.lanes[lane].layout = layout;
@@ -140,9 +140,25 @@ impl Store {
     /// The device is lost.
     pub async fn read(&self, lane: usize, layer: usize) -> Result<Vec<u32>, String> {
         let Place { format, at, layout } = self.lanes[lane];
-        let part = self.formats[format].arenas[layer].read().slice([at..at + layout.words()]);
+        let part = self.formats[format].arenas[layer].read().narrow(0, at, layout.words());
         let data = part.into_data_async().await.map_err(|error| error.to_string())?;
         data.try_to_vec::<u32>().map_err(|error| format!("{error:?}"))
+    }
+
+    /// Overwrites a lane's part of a layer.
+    pub fn write(&mut self, lane: usize, layer: usize, words: Vec<u32>, device: &Device) {
+        let Place { format, at, layout } = self.lanes[lane];
+        let part = kernels::words(words, device);
+        self.formats[format].arenas[layer].update(|old| {
+            let end = at + layout.words();
+            let after = old.dims()[0] - end;
+            let parts = [
+                (at > 0).then(|| old.clone().narrow(0, 0, at)),
+                Some(part),
+                (after > 0).then(|| old.narrow(0, end, after)),
+            ];
+            Tensor::cat(parts.into_iter().flatten().collect(), 0)
+        });
     }
 
     /// The arena of a format and layer, for a kernel that reads.

@@ -301,6 +301,22 @@ impl Workspace {
         self.step.write(self.words[..self.layout.row_at(row0)].to_vec());
     }
 
+    /// Reads the logits of all `rows` rows of the last forward, `[rows, vocab]`; none where there were more rows than the
+    /// head takes in one turn, or not all of them were wanted.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub async fn logits(&self, vocab: usize, rows: usize) -> Result<Option<Vec<f32>>, String> {
+        let [_, head_first, head_rows, ..] = self.words[..] else { return Ok(None) };
+        if (head_first, head_rows) != (0, rows as u32) {
+            return Ok(None);
+        }
+        let data = self.logits.read().into_data_async().await.map_err(|error| error.to_string())?;
+        let mut values = data.try_to_vec::<f32>().map_err(|error| format!("{error:?}"))?;
+        values.truncate(rows * vocab);
+        Ok(Some(values))
+    }
+
     /// Reads the reports of the first `rows` rows of the last forward: one small transfer.
     ///
     /// # Errors

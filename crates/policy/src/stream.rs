@@ -60,14 +60,8 @@ struct Turns {
 impl Stream {
     /// An empty cache.
     pub fn new(policy: Policy) -> Self {
-        Self::at(policy, 0)
-    }
-
-    /// A cache that has read `fed` tokens of no turn.
-    pub fn at(policy: Policy, fed: u64) -> Self {
-        let oldest = policy.recent().map_or(0, |recent| fed.saturating_sub(u64::from(recent)));
         let sinks = policy.sinks();
-        Self { policy, sinks, tail: None, fed, first: oldest.max(u64::from(sinks)), turns: None }
+        Self { policy, sinks, tail: None, fed: 0, first: u64::from(sinks), turns: None }
     }
 
     /// The same cache with its older tokens packed: whenever the tail is full, all of it is packed at once. The first
@@ -81,6 +75,18 @@ impl Stream {
     /// has been read; where no turn begins behind what must leave, tokens leave one by one.
     pub fn by_turns(policy: Policy) -> Self {
         Self { turns: Some(Turns::default()), ..Self::new(policy) }
+    }
+
+    /// As if `fed` tokens of no turn had been read.
+    pub fn jump(&mut self, fed: u64) {
+        self.fed = fed;
+        self.first = self.needed().max(u64::from(self.sinks));
+        self.turns = self.turns.as_ref().map(|_| Turns::default());
+    }
+
+    /// The oldest token for which there is room.
+    fn needed(&self) -> u64 {
+        self.policy.recent().map_or(0, |recent| self.fed.saturating_sub(u64::from(recent)))
     }
 
     /// The rule it follows.
@@ -135,7 +141,7 @@ impl Stream {
         self.fed += 1;
         let sinks = u64::from(self.sinks);
         let before = self.first;
-        let needed = self.policy.recent().map_or(0, |recent| self.fed.saturating_sub(u64::from(recent)));
+        let needed = self.needed();
         let mut evicted_turns = None;
         if let Some(turns) = &mut self.turns {
             if begins_turn {
@@ -492,7 +498,9 @@ mod tests {
 
         #[test]
         fn millions_in_it_is_still_right(sinks in 0u32..6, recent in 1u32..20, fed in 4_000_000u64..5_000_000_000) {
-            let mut stream = Stream::at(Policy::Sinks { sinks, recent }, fed);
+            let mut stream = Stream::new(Policy::Sinks { sinks, recent });
+            stream.jump(fed);
+            prop_assert_eq!(stream.held(), u64::from(sinks + recent));
             let view = stream.feed(1).views.remove(0);
             prop_assert_eq!(view.held, sinks + recent);
             prop_assert_eq!(view.first, fed + 1 - u64::from(recent));

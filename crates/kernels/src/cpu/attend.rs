@@ -81,7 +81,6 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
     static SCORES: RefCell<Vec<f32>> = RefCell::default();
     static PARAMETERS: RefCell<Vec<f32>> = RefCell::default();
-    static VALUE_PARAMETERS: RefCell<Vec<[f32; 2]>> = RefCell::default();
 }
 
 /// Memory that lasts from call to call.
@@ -199,6 +198,12 @@ impl<'a> Keys<'a> {
             Some(Spot::Group { at, token }) => (&self.arena[at..at + self.layout.group_words()], token),
             _ => unreachable!("only recent keys are packed"),
         }
+    }
+
+    /// The words of a block's keys and values; the last key again where there are fewer.
+    #[inline(always)]
+    fn slots(&self, block: KeyBlock) -> [&'a [u32]; BLOCK] {
+        std::array::from_fn(|lane| self.slot(block.first + lane.min(block.len - 1)))
     }
 
     fn sink_blocks(&self) -> usize {
@@ -361,16 +366,12 @@ impl Call<'_> {
     #[inline(always)]
     fn angles<S: Simd>(&self, s: S, block: KeyBlock, angles: &mut [[f32; BLOCK]]) {
         let head_dim = self.a.heads.head_dim;
-        let rows: [&[f32]; BLOCK] = std::array::from_fn(|lane| {
+        let rows: [&[u32]; BLOCK] = std::array::from_fn(|lane| {
             let position = block.position + lane.min(block.len - 1);
-            &self.a.rope[position * head_dim..(position + 1) * head_dim]
+            bytemuck::cast_slice(&self.a.rope[position * head_dim..(position + 1) * head_dim])
         });
         for (group, angles) in angles.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            let mut lanes = [s.splat_i(0); 8];
-            for (lane, row) in lanes.iter_mut().zip(rows) {
-                *lane = s.as_i(s.load(&row.as_chunks().0[group]));
-            }
-            let columns = s.transpose(lanes);
+            let columns = columns(s, rows, group);
             for i in 0..8 {
                 s.store(s.as_f(columns[i]), &mut angles[i]);
             }
@@ -407,16 +408,9 @@ impl Call<'_> {
     #[inline(always)]
     fn float_tile<S: Simd>(&self, s: S, block: KeyBlock, kv_head: usize, tile: &mut [[f32; BLOCK]]) {
         let words = self.keys.layout.key_words();
-        let rows: [&[[u32; 8]]; BLOCK] = std::array::from_fn(|lane| {
-            let slot = self.keys.slot(block.first + lane.min(block.len - 1));
-            slot[kv_head * words..(kv_head + 1) * words].as_chunks().0
-        });
+        let rows = self.keys.slots(block).map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
         for group in 0..words / 8 {
-            let mut lanes = [s.splat_i(0); 8];
-            for lane in 0..8 {
-                lanes[lane] = s.load_i(&rows[lane][group]);
-            }
-            let columns = s.transpose(lanes);
+            let columns = columns(s, rows, group);
             for i in 0..8 {
                 let pair = 16 * group + 2 * i;
                 match self.a.format.keys.float {
@@ -442,12 +436,10 @@ impl Call<'_> {
         for (lane, row) in rows.chunks_exact_mut(eights).enumerate() {
             self.unpack_key(s, block.first + lane.min(block.len - 1), kv_head, row);
         }
+        let rows: &[u32] = bytemuck::cast_slice(rows.as_flattened());
+        let rows: [&[u32]; BLOCK] = std::array::from_fn(|lane| &rows[lane * tile.len()..(lane + 1) * tile.len()]);
         for n in 0..eights {
-            let mut lanes = [s.splat_i(0); BLOCK];
-            for lane in 0..BLOCK {
-                lanes[lane] = s.as_i(s.load(&rows[lane * eights + n]));
-            }
-            let columns = s.transpose(lanes);
+            let columns = columns(s, rows, n);
             for i in 0..8 {
                 s.store(s.as_f(columns[i]), &mut tile[8 * n + i]);
             }
@@ -522,12 +514,22 @@ fn unpack<S: Simd, const KEYS: bool>(
             let parameters = s.load_i(&parameters.as_chunks().0[n]);
             (simd::low_halves(s, parameters), simd::high_halves(s, parameters))
         } else {
-            let parameter = token * layout.channel_groups() + 8 * n / layout.format.group;
-            let (scale, zero) = scale_and_zero(parameters[parameter]);
+            let group = layout.format.group;
+            let (scale, zero) = scale_and_zero(parameters[8 * n / group * group + token]);
             (s.splat(scale), s.splat(zero))
         };
         s.store(s.mul_add(codes, scale, zero), to);
     }
+}
+
+/// Eight words of each of eight rows, from word `8 * group`: a vector a column, a lane a row.
+#[inline(always)]
+fn columns<S: Simd>(s: S, rows: [&[u32]; BLOCK], group: usize) -> [S::I; 8] {
+    let mut lanes = [s.splat_i(0); 8];
+    for (lane, row) in lanes.iter_mut().zip(rows) {
+        *lane = s.load_i(&row.as_chunks().0[group]);
+    }
+    s.transpose(lanes)
 }
 
 #[inline(always)]
@@ -579,6 +581,45 @@ fn eight_codes<S: Simd, const BITS: usize>(s: S, codes: &[u32], first: usize, n:
         _ => s.shift_right::<28>(words),
     };
     s.to_f(s.and(words, s.splat_i((1 << BITS) - 1)))
+}
+
+/// Codes that take turns in the bits of a word before [`eight_codes`] shifts.
+const fn turns(bits: usize) -> usize {
+    if bits == 8 { 4 } else { 8 }
+}
+
+/// Whether the vectors of every token take the same turns, so that codes need no shift: see [`raw_codes`].
+fn raw(bits: usize, head_dim: usize) -> bool {
+    head_dim.is_multiple_of(8 * turns(bits))
+}
+
+/// What [`raw_codes`] must be multiplied by.
+fn raw_factor(bits: usize, n: usize) -> f32 {
+    let turn = n % turns(bits);
+    // The last code of a word is shifted after all, since its top bit would be a sign.
+    let shifted = turn * bits + bits == 32;
+    if shifted { 1.0 } else { 1.0 / (1u32 << (turn * bits)) as f32 }
+}
+
+/// As [`eight_codes`], but left where they are in their words, where [`raw`] says so: a code times a power of two.
+#[inline(always)]
+fn raw_codes<S: Simd, const BITS: usize>(s: S, codes: &[u32], first: usize, n: usize) -> S::F {
+    let (vector, turn) = (first + n, n % turns(BITS));
+    let mut words = s.load_i(&codes.as_chunks().0[vector / (32 / BITS)]);
+    if BITS == 2 && vector % 16 >= 8 {
+        words = s.shift_right::<16>(words);
+    }
+    s.to_f(match turn * BITS + BITS {
+        32 if BITS == 8 => s.shift_right::<24>(words),
+        32 => s.shift_right::<28>(words),
+        _ => s.and(words, s.splat_i(((1 << BITS) - 1) << (turn * BITS))),
+    })
+}
+
+/// Eight codes, times a power of two where `RAW`.
+#[inline(always)]
+fn some_codes<S: Simd, const BITS: usize, const RAW: bool>(s: S, codes: &[u32], first: usize, n: usize) -> S::F {
+    if RAW { raw_codes::<S, BITS>(s, codes, first, n) } else { eight_codes::<S, BITS>(s, codes, first, n) }
 }
 
 /// Query heads that are done at once, of `left`: few variants, since each is compiled for each instruction set.
@@ -668,33 +709,6 @@ impl<const FLOAT: u8> Values for SlotValues<'_, FLOAT> {
     #[inline(always)]
     fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F {
         eight::<S, FLOAT>(s, &self.slots[key][self.at..self.at + self.len], n)
-    }
-}
-
-/// Packed, in one group.
-#[derive(Clone, Copy)]
-struct GroupValues<'a, const BITS: usize> {
-    codes: &'a [u32],
-    /// Scales and zeros of each token and some channels.
-    parameters: &'a [[f32; 2]],
-    /// Those of a token.
-    of_a_token: usize,
-    /// Vectors that share one.
-    shared: usize,
-    /// The first key's token.
-    first: usize,
-    /// Vectors of a token.
-    len: usize,
-}
-
-impl<const BITS: usize> Values for GroupValues<'_, BITS> {
-    #[inline(always)]
-    fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F {
-        let token = self.first + key;
-        // Groups of 32 channels are by far the most common, and divisions slow.
-        let group = if self.shared == 4 { n / 4 } else { n / self.shared };
-        let [scale, zero] = self.parameters[token * self.of_a_token + group];
-        s.mul_add(eight_codes::<S, BITS>(s, self.codes, token * self.len, n), s.splat(scale), s.splat(zero))
     }
 }
 
@@ -936,15 +950,16 @@ impl<'a, const FLOAT: u8> BlockKeys for SlotKeys<'a, FLOAT> {
 
 /// Packed keys of one group.
 #[derive(Clone, Copy)]
-struct GroupKeys<'a, const BITS: usize> {
+struct GroupKeys<'a, const BITS: usize, const RAW: bool> {
     codes: &'a [u32],
+    /// What a code is multiplied by, as `RAW` codes are.
     scales: Halves<'a>,
     zeros: Halves<'a>,
     /// The first key's token, and the last's.
     tokens: [usize; 2],
 }
 
-impl<const BITS: usize> BlockKeys for GroupKeys<'_, BITS> {
+impl<const BITS: usize, const RAW: bool> BlockKeys for GroupKeys<'_, BITS, RAW> {
     /// The number of its first vector.
     type Key = usize;
 
@@ -956,8 +971,8 @@ impl<const BITS: usize> BlockKeys for GroupKeys<'_, BITS> {
     #[inline(always)]
     fn pair<S: Simd>(&self, s: S, first: usize, n: usize) -> [S::F; 2] {
         let half = self.scales.low.len();
-        let low = eight_codes::<S, BITS>(s, self.codes, first, n);
-        let high = eight_codes::<S, BITS>(s, self.codes, first, half + n);
+        let low = some_codes::<S, BITS, RAW>(s, self.codes, first, n);
+        let high = some_codes::<S, BITS, RAW>(s, self.codes, first, half + n);
         [
             s.mul_add(low, s.load(&self.scales.low[n]), s.load(&self.zeros.low[n])),
             s.mul_add(high, s.load(&self.scales.high[n]), s.load(&self.zeros.high[n])),
@@ -993,9 +1008,7 @@ impl<const FLOAT: u8> Kernel for SlotScores<'_, FLOAT> {
                 for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
                     simd::prefetch(s, &keys.slot(key)[..kv_words]);
                 }
-                for (lane, slot) in slots.iter_mut().enumerate() {
-                    *slot = keys.slot(block.first + lane.min(block.len - 1));
-                }
+                slots = keys.slots(*block);
             }
             for kv_head in 0..n_kv_heads {
                 let at = kv_head * head_stride;
@@ -1021,6 +1034,13 @@ struct GroupScores<'a, const BITS: usize>(Scores<'a>);
 impl<const BITS: usize> Kernel for GroupScores<'_, BITS> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        if raw(BITS, self.0.call.a.heads.head_dim) { self.of::<S, true>(s) } else { self.of::<S, false>(s) }
+    }
+}
+
+impl<const BITS: usize> GroupScores<'_, BITS> {
+    #[inline(always)]
+    fn of<S: Simd, const RAW: bool>(self, s: S) {
         let mut scores = self.0;
         let Heads { n_heads, n_kv_heads, head_dim } = scores.call.a.heads;
         let heads = n_heads / n_kv_heads;
@@ -1034,22 +1054,23 @@ impl<const BITS: usize> Kernel for GroupScores<'_, BITS> {
             let (codes, words) = part.split_at(layout.code_words(layout.format.keys));
             let (scales, zeros) = parameters.split_at_mut(head_dim);
             let eights = scales.as_chunks_mut::<8>().0.iter_mut().zip(zeros.as_chunks_mut::<8>().0);
-            for ((scale, zero), words) in eights.zip(words.as_chunks().0) {
+            for (n, ((scale, zero), words)) in eights.zip(words.as_chunks().0).enumerate() {
                 let words = s.load_i(words);
-                s.store(simd::low_halves(s, words), scale);
+                let factor = if RAW { raw_factor(BITS, n) } else { 1.0 };
+                s.store(s.mul(simd::low_halves(s, words), s.splat(factor)), scale);
                 s.store(simd::high_halves(s, words), zero);
             }
             for block in scores.blocks {
                 let token = token + block.first - first.first;
                 let (scales, zeros) = (Halves::new(scales, head_dim / 16), Halves::new(zeros, head_dim / 16));
-                let keys = GroupKeys::<BITS> { codes, scales, zeros, tokens: [token, token + block.len - 1] };
+                let keys = GroupKeys::<BITS, RAW> { codes, scales, zeros, tokens: [token, token + block.len - 1] };
                 let mut done = 0;
                 while done < heads {
                     let (head, group) = (kv_head * heads + done, group_of(heads - done));
                     match (group, head_dim) {
-                        (3, 64) => scores.block::<S, GroupKeys<'_, BITS>, 4, 3>(s, *block, keys, head),
-                        (3, _) => scores.block::<S, GroupKeys<'_, BITS>, 0, 3>(s, *block, keys, head),
-                        _ => scores.block::<S, GroupKeys<'_, BITS>, 0, 1>(s, *block, keys, head),
+                        (3, 64) => scores.block::<S, GroupKeys<'_, BITS, RAW>, 4, 3>(s, *block, keys, head),
+                        _ if group == 3 => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 3>(s, *block, keys, head),
+                        _ => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 1>(s, *block, keys, head),
                     }
                     done += group;
                 }
@@ -1170,36 +1191,128 @@ struct GroupSums<'a, const BITS: usize>(Sums<'a>);
 impl<const BITS: usize> Kernel for GroupSums<'_, BITS> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut sums = self.0;
-        let Heads { n_kv_heads, head_dim, .. } = sums.call.a.heads;
+        if raw(BITS, self.0.call.a.heads.head_dim) { self.of::<S, true>(s) } else { self.of::<S, false>(s) }
+    }
+}
+
+impl<const BITS: usize> GroupSums<'_, BITS> {
+    /// A weight times a scale is shared by as many channels, so that codes are summed up, and zeros apart.
+    #[inline(always)]
+    fn of<S: Simd, const RAW: bool>(self, s: S) {
+        let sums = self.0;
+        let Heads { n_heads, n_kv_heads, head_dim } = sums.call.a.heads;
+        let heads = n_heads / n_kv_heads;
         let layout = &sums.call.keys.layout;
+        let (size, groups) = (layout.format.group, layout.channel_groups());
         let (group, first) = sums.call.keys.group(sums.keys.start);
-        let mut unpacked = VALUE_PARAMETERS.take();
+        let len = sums.keys.len();
+        let mut scratch = PARAMETERS.take();
+        // Scales and zeros of each channel group and token, then a head's weights times scales.
+        scratch.resize(2 * groups * size + heads * groups * len, 0.0);
+        let (scales, rest) = scratch.split_at_mut(groups * size);
+        let (zeros, scaled) = rest.split_at_mut(groups * size);
         for kv_head in 0..n_kv_heads {
             let part = &group[layout.group_values_at(kv_head)..][..layout.group_value_words()];
             let (codes, words) = part.split_at(layout.code_words(layout.format.values));
-            unpacked.clear();
-            let (eights, rest) = words.as_chunks::<8>();
-            for words in eights {
+            let eights = scales.as_chunks_mut::<8>().0.iter_mut().zip(zeros.as_chunks_mut::<8>().0);
+            for ((scale, zero), words) in eights.zip(words.as_chunks().0) {
                 let words = s.load_i(words);
-                let (mut scales, mut zeros) = ([0.0; 8], [0.0; 8]);
-                s.store(simd::low_halves(s, words), &mut scales);
-                s.store(simd::high_halves(s, words), &mut zeros);
-                unpacked.extend(scales.into_iter().zip(zeros).map(<[f32; 2]>::from));
+                s.store(simd::low_halves(s, words), scale);
+                s.store(simd::high_halves(s, words), zero);
             }
-            unpacked.extend(rest.iter().map(|word| <[f32; 2]>::from(scale_and_zero(*word))));
-            let values = GroupValues::<BITS> {
-                codes,
-                parameters: &unpacked,
-                of_a_token: layout.channel_groups(),
-                shared: layout.format.group / 8,
-                first,
-                len: head_dim / 8,
-            };
-            let keys = sums.keys.clone();
-            sums.add(s, values, keys, kv_head);
+            for head in 0..heads {
+                let at = (kv_head * heads + head) * sums.stride + sums.keys.start - sums.first;
+                let weights = &sums.weights[at..at + len];
+                let out = &mut sums.out[(kv_head * heads + head) * head_dim..][..head_dim];
+                for g in 0..groups {
+                    let (scales, zeros) = (&scales[g * size + first..][..len], &zeros[g * size + first..][..len]);
+                    let scaled = &mut scaled[(head * groups + g) * len..][..len];
+                    for ((scaled, weight), scale) in scaled.iter_mut().zip(weights).zip(scales) {
+                        *scaled = weight * scale;
+                    }
+                    let (eights, rest) = weights.as_chunks::<8>();
+                    let (zeros, last) = zeros.as_chunks::<8>();
+                    let mut zero = s.splat(0.0);
+                    for (weights, zeros) in eights.iter().zip(zeros) {
+                        zero = s.mul_add(s.load(weights), s.load(zeros), zero);
+                    }
+                    let zero = simd::sum(s, zero) + rest.iter().zip(last).map(|(a, b)| a * b).sum::<f32>();
+                    for out in out.iter_mut().skip(g * size).take(size) {
+                        *out += zero;
+                    }
+                }
+            }
+            let mut at = 0;
+            while at < head_dim / 8 {
+                // Vectors that share their scales.
+                let left = ((8 * at / size + 1) * size).min(head_dim) / 8 - at;
+                let vectors = if left >= 4 && S::WIDE { 4 } else { 1 };
+                let mut head = 0;
+                while head < heads {
+                    let heads_at_once = group_of(heads - head);
+                    let out = &mut sums.out[(kv_head * heads + head) * head_dim..][..heads_at_once * head_dim];
+                    let from = CodeSums { codes, first: first * (head_dim / 8), vectors: head_dim / 8, at, len };
+                    let scaled = &scaled[(head * groups + 8 * at / size) * len..];
+                    match (heads_at_once, vectors) {
+                        (3, 4) => from.add::<S, BITS, RAW, 3, 4>(s, scaled, groups * len, out),
+                        (3, _) => from.add::<S, BITS, RAW, 3, 1>(s, scaled, groups * len, out),
+                        (_, 4) => from.add::<S, BITS, RAW, 1, 4>(s, scaled, groups * len, out),
+                        _ => from.add::<S, BITS, RAW, 1, 1>(s, scaled, groups * len, out),
+                    }
+                    head += heads_at_once;
+                }
+                at += vectors;
+            }
         }
-        VALUE_PARAMETERS.set(unpacked);
+        PARAMETERS.set(scratch);
+    }
+}
+
+/// Codes of some vectors of the tokens of a group.
+struct CodeSums<'a> {
+    codes: &'a [u32],
+    /// The first vector of the first token, and vectors of a token.
+    first: usize,
+    vectors: usize,
+    /// The first vector, of a token's.
+    at: usize,
+    /// Tokens.
+    len: usize,
+}
+
+impl CodeSums<'_> {
+    /// Adds `N` vectors times the weights of `G` heads, which are `stride` apart, to `out`.
+    #[inline(always)]
+    fn add<S: Simd, const BITS: usize, const RAW: bool, const G: usize, const N: usize>(
+        &self,
+        s: S,
+        weights: &[f32],
+        stride: usize,
+        out: &mut [f32],
+    ) {
+        let weights: [&[f32]; G] = std::array::from_fn(|g| &weights[g * stride..][..self.len]);
+        let mut sums = [[s.splat(0.0); G]; N];
+        for i in 0..self.len {
+            let first = self.first + i * self.vectors;
+            let mut weight = [s.splat(0.0); G];
+            for g in 0..G {
+                weight[g] = s.splat(weights[g][i]);
+            }
+            for (n, sums) in sums.iter_mut().enumerate() {
+                let codes = some_codes::<S, BITS, RAW>(s, self.codes, first, self.at + n);
+                for g in 0..G {
+                    sums[g] = s.mul_add(weight[g], codes, sums[g]);
+                }
+            }
+        }
+        let out = out.as_chunks_mut::<8>().0;
+        for (n, sums) in sums.into_iter().enumerate() {
+            let factor = s.splat(if RAW { raw_factor(BITS, self.at + n) } else { 1.0 });
+            for (g, sum) in sums.into_iter().enumerate() {
+                let out = &mut out[g * self.vectors + self.at + n];
+                s.store(s.mul_add(sum, factor, s.load(out)), out);
+            }
+        }
     }
 }
 

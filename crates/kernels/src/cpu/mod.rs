@@ -10,10 +10,13 @@ mod linear;
 mod simd;
 #[cfg(target_arch = "x86_64")]
 mod simd_avx2;
+#[cfg(target_arch = "x86_64")]
+mod simd_avx512;
 #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 mod simd_portable;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod simd_wasm;
+mod simd_wide;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -22,7 +25,7 @@ pub use append::append;
 pub use attend::{Attend, attend};
 pub use embed::embed;
 pub use head::head;
-pub use linear::{Epilogue, Norm, linear};
+pub use linear::{Arithmetic, Epilogue, Norm, linear, linear_by};
 
 /// The heads of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
