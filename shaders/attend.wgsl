@@ -1,14 +1,14 @@
 // Attention of one token over one tile of its view, for the query heads that share a KV head. The view is the sinks and
-// the recent tokens from `first` to the token itself; what came before this chunk is read from the cache, the chunk's
-// own K and V from `qkv`, rounded as the cache rounds them. Keys are stored un-rotated: a sink key is rotated by its
+// the recent tokens from `first` to the token itself; what came before this chunk is read from the cache, packed or not,
+// the chunk's own K and V from `qkv`, rounded as the cache rounds them. Keys are stored un-rotated: a sink key is rotated by its
 // slot, a recent key by its distance from `base`; the query has one rotation for each kind.
 // Writes the tile's largest score, its sums and its weighted V; merge.wgsl joins the tiles.
 // Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, THREADS (of a workgroup; a tile's keys are shared among them), LANES,
-// ROWS. Needs step.wgsl and storage_*.wgsl.
+// ROWS. Needs step.wgsl, and either slots.wgsl with storage_*.wgsl or parts.wgsl with parts_load.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;
-@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // of each lane (slots, K and V, n_kv_heads, head_dim) values
+@group(0) @binding(2) var<storage, read_write> arena: array<u32>; // of each lane, as place_of says
 @group(0) @binding(3) var<storage, read_write> rope: array<f32>;  // (positions, cos and sin, head_dim/2)
 @group(0) @binding(4) var<storage, read_write> part: array<f32>;  // (rows, n_heads, tiles, 4 + head_dim)
 @group(0) @binding(5) var<uniform> info: vec4<u32>;               // store
@@ -19,26 +19,15 @@ const PAIRS: u32 = max(HEAD_DIM / (2u * THREADS), 1u);
 const HALF: u32 = HEAD_DIM / 2u;
 const GROUP: u32 = N_HEADS / N_KV_HEADS;
 const QKV: u32 = (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM;
-const SLOT: u32 = 2u * N_KV_HEADS * HEAD_DIM;
 const PART: u32 = 4u + HEAD_DIM;
 const IN_CHUNK: u32 = 0x80000000u;
 
 var<workgroup> query: array<f32, 2 * GROUP * HEAD_DIM>; // for sink keys, then for recent keys
 var<workgroup> score: array<f32, GROUP * TILE>;         // then its exponential
-var<workgroup> place: array<u32, TILE>;                 // the key's slot, or IN_CHUNK | row of qkv
+var<workgroup> place: array<u32, TILE>;                 // as place_of says
 
-var<private> lane_value: u32; // the lane's first value in the arena
-
-// Two neighbouring values of K (part 0) or V (part 1) at `channel` (even) of a KV head.
-fn load_kv(at: u32, part_of: u32, kv_head: u32, channel: u32) -> vec2<f32> {
-    let offset = (part_of * N_KV_HEADS + kv_head) * HEAD_DIM + channel;
-    if ((at & IN_CHUNK) != 0u) {
-        let i = (at & ~IN_CHUNK) * QKV + N_HEADS * HEAD_DIM + offset;
-        return stored(vec2<f32>(qkv[i], qkv[i + 1u]));
-    }
-    return load_stored(lane_value + at * SLOT + offset);
-}
-
+var<private> lane_word: u32;      // the lane's first word in the arena
+var<private> lane_groups_at: u32; // its groups, from there on
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let tile = group.x;
@@ -47,10 +36,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let found = lane_of(row, info.x);
     let live = found < LANES;
     let lane = select(0u, found, live);
-    lane_value = lane_first_word(lane) * VALUES_PER_WORD;
+    lane_word = lane_first_word(lane);
+    lane_groups_at = lane_sinks(lane) * SLOT_WORDS;
     let held = select(0u, row_held(row), live);
     let n_sinks = row_sinks(row);
-    let start = lane_start(lane);
     let base = lane_base(lane);
     let count = min(max(held, tile * TILE) - tile * TILE, TILE);
 
@@ -85,12 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let n = tile * TILE + min(in_tile, max(count, 1u) - 1u);
         sink[i] = n < n_sinks;
         let index = select(row_first(row) + n - n_sinks, n, sink[i]);
-        at[i] = IN_CHUNK | (lane_row0(lane) + index - start);
-        if (index < start) {
-            let sinks = lane_sinks(lane);
-            at[i] = index;
-            if (!sink[i]) { at[i] = sinks + (index - sinks) % lane_recent(lane); }
-        }
+        at[i] = place_of(lane, index);
         angle[i] = select(index - base, index, sink[i]) * HEAD_DIM;
         place[in_tile] = at[i];
     }
@@ -111,8 +95,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     }
                     for (var i = 0u; i < KEYS; i++) {
                         if (sink[i] == (kind == 0u)) {
-                            let a = load_kv(at[i], 0u, kv_head, c);
-                            let b = load_kv(at[i], 0u, kv_head, c + HALF);
+                            let a = load_key(at[i], kv_head, c);
+                            let b = load_key(at[i], kv_head, c + HALF);
                             let cosine = vec2<f32>(rope[angle[i] + c], rope[angle[i] + c + 1u]);
                             let sine = vec2<f32>(rope[angle[i] + HALF + c], rope[angle[i] + HALF + c + 1u]);
                             let k_lo = a * cosine - b * sine;
@@ -174,7 +158,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             var p: array<f32, GROUP>;
             for (var g = 0u; g < GROUP; g++) { p[g] = score[g * TILE + n]; }
             for (var i = 0u; i < PAIRS; i++) {
-                let v = load_kv(at_n, 1u, kv_head, c + i * 2u * THREADS);
+                let v = load_value(at_n, kv_head, c + i * 2u * THREADS);
                 for (var g = 0u; g < GROUP; g++) { sums[g * PAIRS + i] += p[g] * v; }
             }
         }

@@ -22,6 +22,8 @@ fn lane_sinks(lane: u32) -> u32 { return step[lane_at(lane) + 4u]; }
 fn lane_recent(lane: u32) -> u32 { return step[lane_at(lane) + 5u]; }
 fn lane_first_word(lane: u32) -> u32 { return step[lane_at(lane) + 6u]; }
 fn lane_store(lane: u32) -> u32 { return step[lane_at(lane) + 7u]; }
+fn lane_packed(lane: u32) -> u32 { return step[lane_at(lane) + 9u]; }
+fn lane_packs_to(lane: u32) -> u32 { return step[lane_at(lane) + 10u]; }
 fn lane_has(lane: u32, flag: u32) -> bool { return (step[lane_at(lane) + 8u] & flag) != 0u; }
 // The lane of a row; LANES where the row rests or its lane lies in another arena.
 fn lane_of(row: u32, store: u32) -> u32 {

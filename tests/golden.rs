@@ -1,7 +1,7 @@
 use kernels::Storage;
 use model::device::Place;
 use model::session::{CacheSettings, Model, Session, Want};
-use policy::{Policy, Positions};
+use policy::{Packing, Policy, Positions};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -19,6 +19,18 @@ pub struct Logits {
 pub struct Policies {
     pub tokens: Vec<u32>,
     pub runs: BTreeMap<String, Run>,
+    pub tolerance: Tolerance,
+}
+
+/// How far a mean may be off, in nats.
+#[derive(Deserialize)]
+pub struct Tolerance {
+    #[serde(rename = "int8 mean")]
+    int8: f64,
+    #[serde(rename = "int4 mean")]
+    int4: f64,
+    #[serde(rename = "int2 mean")]
+    int2: f64,
 }
 
 #[derive(Deserialize)]
@@ -36,6 +48,8 @@ pub struct RunSettings {
     pub recent: Option<u32>,
     pub positions: Option<String>,
     pub kv: Option<String>,
+    pub tail: Option<u32>,
+    pub sinks_kept_exact: Option<u32>,
 }
 
 impl Policies {
@@ -43,6 +57,22 @@ impl Policies {
     pub fn full_precision(&self) -> Vec<(&str, CacheSettings, &Run)> {
         let runs = self.runs.iter().filter(|(_, run)| run.settings.kv.is_none());
         runs.map(|(name, run)| (name.as_str(), run.settings.cache(), run)).collect()
+    }
+
+    /// The runs with a packed cache, with their settings and tolerances.
+    pub fn packed(&self) -> Vec<(&str, CacheSettings, &Run, f64)> {
+        let mut packed = Vec::new();
+        for (name, run) in &self.runs {
+            let tolerance = match run.settings.kv.as_deref() {
+                None => continue,
+                Some("int8") => self.tolerance.int8,
+                Some("int4") => self.tolerance.int4,
+                Some("int2") => self.tolerance.int2,
+                Some(other) => panic!("the golden file has a storage `{other}`"),
+            };
+            packed.push((name.as_str(), run.settings.cache(), run, tolerance));
+        }
+        packed
     }
 }
 
@@ -59,7 +89,11 @@ impl RunSettings {
             Some("stream") => Positions::Stream,
             _ => Positions::Slot,
         };
-        CacheSettings { positions, storage: Storage::F32, ..CacheSettings::new(policy) }
+        let storage = self.kv.as_deref().unwrap_or("f32");
+        let storage = Storage::named(storage).unwrap_or_else(|| panic!("the golden file has a storage `{storage}`"));
+        let packing =
+            Packing { tail: self.tail.unwrap_or(32), exact: self.sinks_kept_exact.unwrap_or(0), ..Packing::default() };
+        CacheSettings { positions, packing, ..CacheSettings::new(policy) }.stored_as(storage)
     }
 }
 
@@ -69,7 +103,7 @@ impl RunSettings {
 /// A logit differs by more than 5e-3, or another token is the best.
 pub fn check_logits(model: &Rc<Model>) {
     let expected: Logits = golden("logits64.json");
-    let settings = CacheSettings { storage: Storage::F32, ..CacheSettings::new(Policy::Dense) };
+    let settings = CacheSettings::new(Policy::Dense).stored_as(Storage::F32);
     let mut session = Session::new(Rc::clone(model), settings, 64).expect("dense fits");
     let (last, before) = expected.tokens.split_last().expect("64 tokens");
     pollster::block_on(session.feed_one(before, Want::Nothing)).expect("fed");
@@ -151,6 +185,24 @@ fn every_policy_in_full_precision() {
                 }
             }
         }
+    }
+}
+
+/// Rounding to codes is chaotic token by token, so that only means are compared.
+#[test]
+fn every_policy_with_a_packed_cache() {
+    let _alone = alone();
+    let policies: Policies = golden("policies.json");
+    let (model, _) = real_model(Place::cpu());
+    println!("{:<20} {:>10} {:>10} {:>10}", "run", "mean nll", "mean diff", "tolerance");
+    let runs = policies.packed();
+    assert_eq!(runs.len(), 7);
+    for (name, settings, run, tolerance) in runs {
+        let (nll, _) = read_all(&model, settings, &policies.tokens, 256);
+        let mean = nll.iter().sum::<f64>() / nll.len() as f64;
+        let off = (mean - run.mean).abs();
+        println!("{name:<20} {mean:>10.5} {off:>10.2e} {tolerance:>10.1e}");
+        assert!(off <= tolerance, "{name}: mean {mean}, not {}", run.mean);
     }
 }
 

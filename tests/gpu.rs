@@ -1,9 +1,13 @@
 use crate::golden::{Policies, check_logits, losses};
-use crate::identities::{ROUNDING, ROUNDING_F16};
-use kernels::Storage;
+use crate::identities::{ROUNDING, ROUNDING_F16, median_difference};
+use kernels::cache::{Bits, Float};
+use kernels::step::{LaneStep, ReportLayout, StepLayout, StepWriter};
+use kernels::{AttendParams, CacheFormat, FloatBuffer, Heads, Storage, WordBuffer};
 use model::device::Place;
 use model::session::{CacheSettings, LaneFeed, Session, Turns, Want};
-use policy::{Policy, Positions};
+use policy::{Packing, Policy, Positions};
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use tests::{Kind, Random, Tiny, golden, load, read_all, real_model};
 
@@ -18,7 +22,9 @@ fn the_gpu_agrees() {
         println!("{:<40} {:.2e} of {:.2e}", check.name, check.error, check.tolerance);
         assert!(check.ok(), "{}", check.name);
     }
+    golden_codes(&place);
     twins(&place);
+    packed_twins(&place);
     lanes(&place);
     replays(&place);
     real(&place);
@@ -45,7 +51,7 @@ fn twins(place: &Place) {
             (Policy::Window { recent: 70 }, Positions::Slot, 7),
             (Policy::Dense, Positions::Slot, 16),
         ] {
-            let settings = CacheSettings { positions, storage, ..CacheSettings::new(policy) };
+            let settings = CacheSettings { positions, ..CacheSettings::new(policy) }.stored_as(storage);
             let (a, a_rows) = read_all(&cpu, settings, &tokens, chunk);
             let (b, b_rows) = read_all(&gpu, settings, &tokens, chunk);
             let tolerance = if storage == Storage::F16 { ROUNDING_F16 } else { ROUNDING };
@@ -68,6 +74,116 @@ fn twins(place: &Place) {
     }
 }
 
+#[derive(Deserialize)]
+struct Vectors {
+    cases: Vec<Vector>,
+}
+
+#[derive(Deserialize)]
+struct Vector {
+    name: String,
+    kind: String,
+    shape: [usize; 2],
+    x: Vec<f32>,
+    #[serde(flatten)]
+    packed: BTreeMap<String, Packed>,
+}
+
+#[derive(Deserialize)]
+struct Packed {
+    codes: Vec<u32>,
+    scale_f16: Vec<u32>,
+    zero_f16: Vec<u32>,
+}
+
+/// The golden file's groups, packed by the kernel: scales and zeros bit for bit, and codes too, or off by one beside the
+/// border of two codes where a device's division is inexact. Sinks and tail are f32, so that values are not rounded before.
+fn golden_codes(place: &Place) {
+    let vectors: Vectors = golden("kivi_vectors.json");
+    let (mut all, mut off) = (0, 0);
+    for case in &vectors.cases {
+        let [tokens, channels] = case.shape;
+        for (name, expected) in &case.packed {
+            let bits = match name.as_str() {
+                "int8" => Bits::Eight,
+                "int4" => Bits::Four,
+                _ => Bits::Two,
+            };
+            let storage = Storage { float: Float::F32, bits: Some(bits) };
+            let format = CacheFormat::new(storage, storage, 32, 32);
+            let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: channels };
+            let layout = format.layout(heads, 0, 32);
+            let step_layout = StepLayout { lanes: 1, rows: tokens, head_dim: channels };
+            let mut words = vec![0; step_layout.words()];
+            let lane = LaneStep { rows: tokens as u32, recent: 32, packs_to: 32, ..LaneStep::default() };
+            StepWriter::new(step_layout, &mut words).lane(0, &lane);
+            let mut step = WordBuffer::zeros(words.len(), &place.device);
+            step.write(words);
+            let mut arena = WordBuffer::zeros(layout.words(), &place.device);
+            let rows = case.x.chunks_exact(channels).flat_map(|x| [x, x, x].concat()).collect();
+            let qkv = FloatBuffer::of(rows, &place.device);
+            let params = AttendParams {
+                heads,
+                format,
+                keys: 32,
+                store: 0,
+                layer: 0,
+                step: step_layout,
+                report: ReportLayout { layers: 1, heads: 1 },
+                grid: place.grid.expect("a GPU has a grid"),
+            };
+            kernels::append(&qkv, &step, &mut arena, params);
+            let words = arena.read().into_data().try_to_vec::<u32>().expect("words");
+            let part = &words[if case.kind == "keys" { 0 } else { layout.group_values_at(0) }..];
+            let (codes, parameters) = part.split_at(layout.code_words(storage));
+            for (i, expected) in expected.codes.iter().enumerate() {
+                let (word, shift) = bits.place(i);
+                let code = codes[word] >> shift & bits.largest();
+                assert!(code.abs_diff(*expected) <= 1, "{} {name}: code {i} is {code}, not {expected}", case.name);
+                (all, off) = (all + 1, off + usize::from(code != *expected));
+            }
+            for (i, (scale, zero)) in expected.scale_f16.iter().zip(&expected.zero_f16).enumerate() {
+                // The file has values by token, then channels.
+                let groups = layout.channel_groups();
+                let word = parameters[if case.kind == "keys" { i } else { i % groups * 32 + i / groups }];
+                assert_eq!((word & 0xFFFF, word >> 16), (*scale, *zero), "{} {name}: scale and zero {i}", case.name);
+            }
+        }
+    }
+    println!("golden codes: {off} of {all} beside the border of two codes");
+    // Division on the software adapters is exact.
+    assert!(off * 10_000 <= if place.grid == Some(kernels::Grid::Software) { 0 } else { all });
+}
+
+/// Packed caches, and K and V kept apart: the GPU against the CPU, in the median, since a value beside the border of two
+/// codes may get either.
+fn packed_twins(place: &Place) {
+    let mut random = Random(4);
+    let tokens: Vec<u32> = (0..130).map(|_| random.below(300) as u32).collect();
+    let bytes = Tiny::default().gguf();
+    let (cpu, _) = load(&bytes, Place::cpu()).expect("a tiny model loads");
+    for (keys, values, grid, policy, chunk) in [
+        (Storage::INT8, Storage::INT8, kernels::Grid::Software, Policy::Sinks { sinks: 4, recent: 60 }, 1),
+        (Storage::INT4, Storage::INT4, kernels::Grid::Gpu, Policy::Sinks { sinks: 4, recent: 60 }, 33),
+        (Storage::INT2, Storage::INT2, kernels::Grid::Software, Policy::Sinks { sinks: 3, recent: 40 }, 16),
+        (Storage::INT4, Storage::INT4, kernels::Grid::Software, Policy::Dense, 1),
+        (Storage::INT2, Storage::INT8, kernels::Grid::Gpu, Policy::Window { recent: 9 }, 7),
+        (Storage::F16, Storage::INT4, kernels::Grid::Gpu, Policy::Dense, 50),
+        (Storage::BF16, Storage::BF16, kernels::Grid::Gpu, Policy::Sinks { sinks: 4, recent: 20 }, 7),
+        (Storage::F32, Storage::F16, kernels::Grid::Software, Policy::Sinks { sinks: 4, recent: 20 }, 1),
+    ] {
+        let (gpu, _) = load(&bytes, Place { grid: Some(grid), ..place.clone() }).expect("a tiny model loads");
+        let packing = Packing { group: 16, tail: 32, exact: 4 };
+        let settings = CacheSettings { keys, values, packing, ..CacheSettings::new(policy) };
+        let (a, _) = read_all(&cpu, settings, &tokens, chunk);
+        let (b, _) = read_all(&gpu, settings, &tokens, chunk);
+        let median = median_difference(&a, &b);
+        let worst = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        println!("{keys:<5} {values:<5} {grid:?} {policy:?}: median {median:.1e}, worst {worst:.1e}");
+        assert!(median < ROUNDING_F16 && worst < 1.0, "{keys} {values} {grid:?} {policy:?}: {median}, {worst}");
+    }
+}
+
 /// Lanes of both storages in one forward, some with ablations, one that grows: the GPU against the CPU, one token a lane
 /// (soon a recording), then chunks.
 fn lanes(place: &Place) {
@@ -76,7 +192,7 @@ fn lanes(place: &Place) {
     let settings = [
         CacheSettings { zero_sinks: true, ..sinks },
         CacheSettings::new(Policy::Dense),
-        CacheSettings { storage: Storage::F32, positions: Positions::Stream, ..sinks },
+        CacheSettings { positions: Positions::Stream, ..sinks }.stored_as(Storage::F32),
         CacheSettings { turns: Some(Turns { opening: 7, pinned: 9 }), ..sinks },
     ];
     let mut random = Random(5);
@@ -145,4 +261,10 @@ fn real(place: &Place) {
         println!("{name:<14} {worst:>10.2e}");
         assert!(worst <= 4e-3, "{name}: {worst}");
     }
+    let (name, settings, ..) = policies.packed().into_iter().find(|run| run.0 == "int4_4_252").expect("an int4 run");
+    let (cpu, _) = real_model(Place::cpu());
+    let [gpu, cpu] = [&model, &cpu].map(|model| read_all(model, settings, &tokens[..129], 64).0);
+    let median = median_difference(&gpu, &cpu);
+    println!("{name:<14} {median:>10.2e} (median, against the CPU)");
+    assert!(median <= 4e-3, "{name}: {median}");
 }

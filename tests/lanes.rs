@@ -28,10 +28,10 @@ fn mixed() -> Vec<CacheSettings> {
         CacheSettings::new(Policy::Window { recent: 20 }),
         CacheSettings::new(Policy::Dense),
         sinks,
-        CacheSettings { storage: Storage::F32, ..CacheSettings::new(Policy::Dense) },
-        CacheSettings { storage: Storage::F32, positions: Positions::Stream, ..sinks },
+        CacheSettings::new(Policy::Dense).stored_as(Storage::F32),
+        CacheSettings { positions: Positions::Stream, ..sinks }.stored_as(Storage::F32),
         CacheSettings { softmax: Softmax::One, ..sinks },
-        CacheSettings { zero_sinks: true, storage: Storage::F32, ..sinks },
+        CacheSettings { zero_sinks: true, ..sinks }.stored_as(Storage::F32),
         CacheSettings { turns, ..sinks },
     ]
 }
@@ -246,11 +246,12 @@ proptest! {
         let settings = CacheSettings {
             policy: Policy::Sinks { sinks, recent },
             positions: if stream { Positions::Stream } else { Positions::Slot },
-            storage: if half { Storage::F16 } else { Storage::F32 },
             softmax: if one { Softmax::One } else { Softmax::Plain },
             zero_sinks,
             turns: pinned.map(|pinned| Turns { opening: 7, pinned }),
+            ..CacheSettings::new(Policy::Dense)
         };
+        let settings = settings.stored_as(if half { Storage::F16 } else { Storage::F32 });
         let mut random = Random(seed);
         // A turn of eight tokens on average.
         let tokens: Vec<u32> = (0..length).map(|_| {
@@ -305,7 +306,7 @@ fn sinks_without_values_still_take_attention() {
     let model = tiny(Tiny { layers: 1, ..Tiny::default() });
     let text = tokens(13, 60);
     let run = |policy, zero_sinks| {
-        let settings = CacheSettings { zero_sinks, storage: Storage::F32, ..CacheSettings::new(policy) };
+        let settings = CacheSettings { zero_sinks, ..CacheSettings::new(policy) }.stored_as(Storage::F32);
         read_all(&model, settings, &text, 7)
     };
     let sinks = Policy::Sinks { sinks: 4, recent: 20 };
@@ -322,7 +323,7 @@ fn sinks_without_values_still_take_attention() {
 /// -ln p of the token after each of some places, by recompute; and by a fresh dense cache that reads the last R tokens.
 fn recompute(model: &Rc<Model>, text: &[u32], recent: u32, places: &[usize], chunk: usize) -> Vec<[f64; 2]> {
     let storage = Storage::F32;
-    let settings = |policy| CacheSettings { storage, ..CacheSettings::new(policy) };
+    let settings = |policy| CacheSettings::new(policy).stored_as(storage);
     let mut again = Session::new(Rc::clone(model), settings(Policy::Recompute { recent }), chunk).expect("fits");
     let nll = |fed: Fed| {
         let row = fed.rows.into_iter().next_back().expect("a row");

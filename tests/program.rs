@@ -67,7 +67,16 @@ fn each_lie_gets_a_sentence() {
         (&["perplexity", "--model", &model, "--text", &text, "--chunk", "0"], &["--chunk is 0", "1 or more"]),
         (&["perplexity", "--model", &model, "--tokens", &no_array], &["no.json", "array of token ids"]),
         (&["perplexity", "--model", &model, "--tokens", &far], &["300"]),
-        (&["perplexity", "--model", &model, "--text", &text, "--kv", "int4"], &["not there yet", "f16"]),
+        (
+            &["perplexity", "--model", &model, "--text", &text, "--kv", "int4", "--tail", "40"],
+            &["tail is 40", "multiple"],
+        ),
+        (
+            &["perplexity", "--model", &model, "--text", &text, "--kv", "int4", "--group", "20"],
+            &["group is 20", "of 8"],
+        ),
+        (&["perplexity", "--model", &model, "--text", &text, "--policy", "recompute", "--kv", "int8"], &["f32, f16"]),
+        (&["kivi", "--model", &model, "--text", &text, "--device", "gpu"], &["the CPU alone"]),
         (&["perplexity", "--model", &model, "--text", &text, "--softmax", "one", "--recent", "0"], &["recent is 0"]),
         (&["perplexity", "--model", &learned, "--text", &text, "--softmax", "one"], &["softmax one", "plain"]),
         // The weights are not all there, but nobody gets as far as that.
@@ -232,4 +241,30 @@ fn compare_and_bench() {
     assert_eq!(bench["bench"].as_array().map(Vec::len), Some(7));
     let bytes = |at: usize| bench["bench"][at]["cache_bytes"].as_u64();
     assert!(bytes(0).is_some() && (0..6).all(|at| bytes(at) == bytes(0)), "{bench}");
+}
+
+/// Of every storage: bytes as the closed form has them, and a loss that grows as the bits get fewer.
+#[test]
+fn kivi_measures_every_storage() {
+    let model = file("kivi.gguf", &Tiny::default().gguf());
+    let text = file("kivi.txt", "It was a bright cold day, and the clocks said so. ".repeat(6).as_bytes());
+    let line = last(&["kivi", "--model", &model, "--text", &text, "--recent", "60", "--greedy", "9"]);
+    let number = |value: &serde_json::Value| value.as_f64().expect("a number");
+    for policy in ["dense", "sinks"] {
+        let results = line["results"].as_array().expect("results");
+        let result = results.iter().find(|result| result["policy"] == policy).expect("the policy's");
+        let storages = result["storages"].as_array().expect("storages");
+        let names: Vec<_> = storages.iter().filter_map(|row| row["kv"].as_str()).collect();
+        assert_eq!(names, ["f32", "f16", "int8", "int4", "int2"]);
+        let kl: Vec<f64> = storages.iter().map(|row| number(&row["kl"])).collect();
+        assert!(kl[0].abs() < 1e-9 && kl[1] < kl[2] && kl[2] < kl[3] && kl[3] < kl[4], "{policy}: {kl:?}");
+        assert_eq!(number(&storages[0]["top_1"]), 1.0);
+        assert_eq!(storages[0]["greedy_prefix"], serde_json::json!([9]));
+        let errors = |row: &serde_json::Value| number(&row["relative_error_of_keys"][1]);
+        assert!(errors(&storages[2]) < errors(&storages[3]) && errors(&storages[3]) < errors(&storages[4]));
+    }
+    // Two heads of 16 channels: 2 * 2 * 16 * (2 * 4 + 2 * 32 + 256 * (4 / 8 + 4 / 32)) bytes, and a scale and a zero for
+    // each 16 channels of V instead of 32, in two layers.
+    let int4 = line["bytes"].as_array().and_then(|rows| rows.iter().find(|row| row["kv"] == "int4")).expect("int4");
+    assert_eq!(number(&int4["total"]), 2.0 * (64.0 * (8.0 + 64.0 + 256.0 * 0.625) + 2.0 * 256.0 * 4.0 * 0.5));
 }

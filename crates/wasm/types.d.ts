@@ -15,7 +15,7 @@ export type Positions = "slot" | "stream";
 export type Softmax = "plain" | "one";
 
 /** How one cached value is kept. */
-export type Storage = "f32" | "f16";
+export type Storage = "f32" | "f16" | "bf16" | "int8" | "int4" | "int2";
 
 export interface CacheSettings {
   policy: Policy;
@@ -24,6 +24,14 @@ export interface CacheSettings {
   /** Last tokens kept, the current one included; ignored by `dense`. */
   recent: number;
   kv: Storage;
+  /** Keys alone, where they differ from `kv`. */
+  kv_k?: Storage;
+  /** Values alone, where they differ from `kv`. */
+  kv_v?: Storage;
+  /** Tokens (K) or channels (V) that share a scale: a multiple of 8; 32 where it is left out. */
+  group?: number;
+  /** Last tokens that are not packed yet: a multiple of `group`; 32 where it is left out. */
+  tail?: number;
   /** `slot` where it is left out. */
   positions?: Positions;
   /** `plain` where it is left out. */

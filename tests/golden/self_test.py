@@ -358,6 +358,82 @@ def append(case, name, storage, head_dim, recent, start, rounded):
         line(f"append {storage} {name}", 0, hashes([float_bits(v) for v in values], 16))
 
 
+# --- Packed caches -----------------------------------------------------------------------------------------------------
+
+# bits, and what one step of a code is worth. Two sinks, then groups of eight tokens or channels and a tail of eight.
+PACKED = [(8, 1 / 32), (4, 1 / 8), (2, 1 / 2)]
+
+
+def packed(case, bits, unit):
+    """Draws, for each of the tokens 0 to 21, its row of qkv: queries of four halves, then a code for each channel of K
+    and of V.
+
+    The value of a code is `(code - 2^(bits-1)) * unit`. In every group the first code is forced to the least and the
+    second to the largest, so that scale and zero are `unit` and the value of code 0: exact in half precision, and no
+    device can round a code to another. So attention must be that over the values themselves.
+
+    Tokens 0 to 17 are read in chunks of two, four, four, four and four; then all but the sinks are packed, the tail still
+    has the last eight, and tokens 18 to 21 attend to the sinks and the last twelve. Twelve tokens take two groups.
+    """
+    draws = Draws(case)
+    head_dim, sinks, group, recent, read, rows = 32, 2, 8, 12, 18, 4
+    kv_cols, largest = N_KV_HEADS * head_dim, 2**bits - 1
+    queries, codes = [], []
+    for index in range(read + rows):
+        queries.append([4 * draws.half() for _ in range(N_HEADS * head_dim)])
+        token = [draws.next() >> (32 - bits) for _ in range(2 * kv_cols)]
+        for c in range(2 * kv_cols):
+            place = (index - sinks) % group if c < kv_cols else c % group
+            token[c] = 0 if place == 0 else largest if place == 1 else token[c]
+        codes.append(token)
+    values = [[(code - 2 ** (bits - 1)) * unit for code in token] for token in codes]
+
+    def slot(index):
+        halves = [half_bits(v) for v in values[index]]
+        return [low | high << 16 for low, high in zip(halves[::2], halves[1::2])]
+
+    def part(first, column, parameters):
+        words = [0] * (group * head_dim * bits // 32)
+        for t in range(group):
+            for c in range(head_dim):
+                eight, per_word = (t * head_dim + c) // 8, 32 // bits
+                words[eight // per_word * 8 + c % 8] |= codes[first + t][column + c] << eight % per_word * bits
+        return words + [half_bits(unit) | half_bits(-(2 ** (bits - 1)) * unit) << 16] * parameters
+
+    arena = slot(0) + slot(1)
+    for first in (2, 10):
+        for kv_head in range(N_KV_HEADS):
+            arena += part(first, kv_head * head_dim, head_dim)
+        for kv_head in range(N_KV_HEADS):
+            arena += part(first, kv_cols + kv_head * head_dim, group * head_dim // group)
+    for index in range(10, 18):
+        arena += slot(index)
+
+    out, masses = [], []
+    for t in range(read, read + rows):
+        view = list(range(sinks)) + list(range(t - recent + 1, t + 1))
+        for head in range(N_HEADS):
+            kv = head // (N_HEADS // N_KV_HEADS) * head_dim
+            q = queries[t][head * head_dim : (head + 1) * head_dim]
+            scores = []
+            for index in view:
+                k = values[index][kv : kv + head_dim]
+                if index < sinks:
+                    pair = zip(rotate(q, len(view) - 1), rotate(k, index))
+                else:
+                    pair = zip(rotate(q, t - index), k)
+                scores.append(sum(a * b for a, b in pair) / math.sqrt(head_dim))
+            most = max(scores)
+            probs = [math.exp(score - most) for score in scores]
+            total = sum(probs)
+            for c in range(head_dim):
+                out.append(sum(p * values[index][kv_cols + kv + c] for p, index in zip(probs, view)) / total)
+            masses += [sum(probs[:sinks]) / total, sum(probs[:4]) / total]
+    line(f"packed int{bits}", 0, hashes(arena, 16))
+    line(f"attend int{bits} packed", 2e-4, fold(out, head_dim // 4))
+    line(f"attend int{bits} packed, masses", 2e-5, fold(masses, 2))
+
+
 # --- Head --------------------------------------------------------------------------------------------------------------
 
 # Of three head rows (1, 2 and 3 of 5): penalty, penalized ids, forced id.
@@ -400,6 +476,7 @@ def main():
         (embed, [(codec,) for codec in WORDS_PER_BLOCK]),
         (attend, ATTEND),
         (append, APPEND),
+        (packed, PACKED),
         (head, [()]),
     ]:
         for arguments in cases:

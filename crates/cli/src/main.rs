@@ -2,6 +2,7 @@
 
 mod bench;
 mod compare;
+mod kivi;
 mod load;
 mod perplexity;
 mod settings;
@@ -34,6 +35,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// Time a token by policy, capacity and stream position.
     Bench(bench::BenchArgs),
+    /// Measure what packing the cache to 8, 4 and 2 bits costs and saves, beside a twin in full precision. On the CPU.
+    Kivi(kivi::KiviArgs),
 }
 
 /// What went wrong, as a sentence that names the thing and the remedy.
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Perplexity(args) => perplexity::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Kivi(args) => kivi::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

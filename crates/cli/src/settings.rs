@@ -3,7 +3,7 @@
 use crate::Failure;
 use clap::{Args, ValueEnum};
 use model::Storage;
-use model::policy::{Policy, Positions};
+use model::policy::{Packing, Policy, Positions};
 use model::session::{CacheSettings, Softmax};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub struct ModelArgs {
 pub struct CacheArgs {
     #[arg(long, value_enum, default_value = "sinks")]
     pub policy: PolicyName,
-    /// First tokens that never leave.
+    /// First tokens that never leave. A dense cache keeps them from being packed.
     #[arg(long, default_value_t = 4)]
     pub sinks: u32,
     /// Last tokens that are kept, the current one included.
@@ -70,10 +70,17 @@ pub struct CacheArgs {
     /// How one cached value is kept.
     #[arg(long, value_enum, default_value = "f16")]
     pub kv: StorageName,
-    /// Tokens (K) or channels (V) that share a scale, in packed storage.
+    /// Keys alone, where they differ.
+    #[arg(long, value_enum)]
+    pub kv_k: Option<StorageName>,
+    /// Values alone, where they differ.
+    #[arg(long, value_enum)]
+    pub kv_v: Option<StorageName>,
+    /// Tokens (K) or channels (V) that share a scale, in packed storage: a multiple of 8.
     #[arg(long, default_value_t = 32)]
     pub group: u32,
-    /// Tokens that are not packed yet, in packed storage.
+    /// Last tokens that are not packed yet, in packed storage: a multiple of the group. When there are so many, all are
+    /// packed.
     #[arg(long, default_value_t = 32)]
     pub tail: u32,
     /// `one` adds a logit of 0 to the denominator of attention.
@@ -84,8 +91,17 @@ pub struct CacheArgs {
     pub zero_sinks: bool,
 }
 
-fn not_yet(what: &str, instead: &str) -> Failure {
-    format!("{what} is not there yet: use {instead}").into()
+impl StorageName {
+    pub fn storage(self) -> Storage {
+        match self {
+            Self::F32 => Storage::F32,
+            Self::F16 => Storage::F16,
+            Self::Bf16 => Storage::BF16,
+            Self::Int8 => Storage::INT8,
+            Self::Int4 => Storage::INT4,
+            Self::Int2 => Storage::INT2,
+        }
+    }
 }
 
 impl CacheArgs {
@@ -100,13 +116,10 @@ impl CacheArgs {
             PolicyName::Sinks => Policy::Sinks { sinks: self.sinks, recent: self.recent },
             PolicyName::Recompute => Policy::Recompute { recent: self.recent },
         };
-        let storage = match self.kv {
-            StorageName::F32 => Storage::F32,
-            StorageName::F16 => Storage::F16,
-            StorageName::Bf16 | StorageName::Int8 | StorageName::Int4 | StorageName::Int2 => {
-                return Err(not_yet("this --kv", "f32 or f16"));
-            }
-        };
+        let keys = self.kv_k.unwrap_or(self.kv).storage();
+        let values = self.kv_v.unwrap_or(self.kv).storage();
+        let packing = Packing { group: self.group, tail: self.tail, exact: self.sinks };
+        packing.check()?;
         let softmax = match self.softmax {
             SoftmaxName::Plain => Softmax::Plain,
             SoftmaxName::One => Softmax::One,
@@ -116,7 +129,16 @@ impl CacheArgs {
             PositionsName::Stream => Positions::Stream,
         };
         policy.check(u32::MAX)?;
-        Ok(CacheSettings { policy, positions, storage, softmax, zero_sinks: self.zero_sinks, turns: None })
+        Ok(CacheSettings {
+            policy,
+            positions,
+            keys,
+            values,
+            packing,
+            softmax,
+            zero_sinks: self.zero_sinks,
+            turns: None,
+        })
     }
 
     /// The settings for the JSON line.
@@ -134,10 +156,10 @@ impl CacheArgs {
                 Positions::Slot => "slot",
                 Positions::Stream => "stream",
             },
-            "kv": match settings.storage {
-                Storage::F32 => "f32",
-                Storage::F16 => "f16",
-            },
+            "kv_k": settings.keys.to_string(),
+            "kv_v": settings.values.to_string(),
+            "group": settings.packing.group,
+            "tail": settings.packing.tail,
             "softmax": match settings.softmax {
                 Softmax::Plain => "plain",
                 Softmax::One => "one",

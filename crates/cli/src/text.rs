@@ -30,12 +30,20 @@ impl TextArgs {
     /// # Errors
     /// No such file, none of that kind, too short, an id out of range.
     pub fn read(&self, header: &Header, config: &Config) -> Result<Vec<u32>, Failure> {
+        self.read_at_most(usize::MAX, header, config)
+    }
+
+    /// The same, but no more than `most` where the limit is not given.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_at_most(&self, most: usize, header: &Header, config: &Config) -> Result<Vec<u32>, Failure> {
         let mut tokens = match (&self.tokens, &self.text) {
             (Some(path), _) => read_tokens(path)?,
             (None, Some(path)) => Tokenizer::from_gguf(header)?.encode(&read_text(path)?)?,
             (None, None) => Vec::new(),
         };
-        tokens.truncate(self.limit.unwrap_or(usize::MAX));
+        tokens.truncate(self.limit.unwrap_or(most));
         if tokens.len() < 2 {
             return Err(format!("the text has {} tokens: two or more are needed", tokens.len()).into());
         }

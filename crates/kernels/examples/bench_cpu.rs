@@ -3,12 +3,12 @@
 //! A table for people, one JSON line last. Milliseconds are those of a whole token (30 layers and the head): the sums of
 //! each kernel's least time, so that a machine that does other work too gives usable numbers. The weights are larger than
 //! most caches, and each pass reads all. `RAYON_NUM_THREADS` sets the threads; a word after `--` leaves only what has it in
-//! its name: weights, best, attention.
+//! its name: weights, best, attention, int4.
 
-use kernels::NO_SINK_LOGIT;
-use kernels::cpu::{Attend, Epilogue, Heads, Norm, Storage, append, attend, head, linear};
+use kernels::cpu::{Attend, Epilogue, Heads, Norm, append, attend, head, linear};
 use kernels::packed::{Codec, Packed};
 use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepView, StepWriter};
+use kernels::{CacheFormat, NO_SINK_LOGIT, Storage};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -91,14 +91,17 @@ fn time_weights(weights: &Weights, rows: usize, runs: usize) -> (f64, f64) {
 }
 
 /// Attention and append of `rows` rows after `older` tokens, all layers.
-fn time_attention(older: usize, rows: usize, runs: usize) -> f64 {
+fn time_attention(storage: Storage, older: usize, rows: usize, runs: usize) -> f64 {
+    let format = CacheFormat::of(storage);
     let (sinks, recent) = (4, (older + rows) as u32);
     let layout = StepLayout { lanes: 1, rows, head_dim: HEADS.head_dim };
     let mut words = vec![0; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
     writer.global(rows, 0, 0);
     let start = older as u32;
-    writer.lane(0, &LaneStep { row0: 0, rows: rows as u32, start, base: sinks, sinks, recent, ..LaneStep::default() });
+    let packed = if format.packs() { sinks + (start - sinks) / 32 * 32 } else { 0 };
+    let lane = LaneStep { rows: rows as u32, start, base: sinks, sinks, recent, packed, ..LaneStep::default() };
+    writer.lane(0, &lane);
     let half = [0.5; 32];
     for row in 0..rows {
         let index = start + row as u32;
@@ -121,8 +124,13 @@ fn time_attention(older: usize, rows: usize, runs: usize) -> f64 {
     let step = StepView::new(layout, &words);
     let rope: Vec<f32> = (0..(older + rows + 1) * HEADS.head_dim).map(|i| (i as f32).cos()).collect();
     let qkv: Vec<f32> = (0..rows * HEADS.qkv_cols()).map(|i| (i as f32 * 0.3).sin()).collect();
-    let slots = (sinks + recent) as usize;
-    let mut arenas = vec![vec![0x3400_3800; slots * Storage::F16.slot_words(HEADS)]; LAYERS];
+    let mut drawn = 0.0f32;
+    let mut draw = || {
+        drawn += 1.0;
+        (drawn * 0.7).sin()
+    };
+    let layout = format.layout(HEADS, sinks as usize, recent as usize);
+    let mut arenas = vec![layout.random(&mut draw); LAYERS];
     let report_layout = ReportLayout { layers: LAYERS, heads: HEADS.n_heads };
     let mut report = vec![0.0; rows * report_layout.stride()];
     let mut out = vec![0.0; rows * HEADS.q_cols()];
@@ -131,7 +139,7 @@ fn time_attention(older: usize, rows: usize, runs: usize) -> f64 {
         for (layer, arena) in arenas.iter_mut().enumerate() {
             let attention = Attend {
                 heads: HEADS,
-                storage: Storage::F16,
+                format,
                 rope: &rope,
                 step,
                 store: 0,
@@ -141,7 +149,7 @@ fn time_attention(older: usize, rows: usize, runs: usize) -> f64 {
             };
             let start = Instant::now();
             attend(&attention, &qkv, arena, &mut out, &mut report);
-            append(HEADS, Storage::F16, step, 0, &qkv, arena);
+            append(HEADS, format, step, 0, &qkv, arena);
             least = least.min(start.elapsed().as_secs_f64() * 1e3);
         }
     }
@@ -187,8 +195,13 @@ fn main() {
         show("log-sum-exp and best ids", rows, time_head(rows, runs));
     }
     let attention = [(255, 1, 60), (1023, 1, 60), (8191, 1, 10), (256, 32, 10), (256, 256, 3)];
-    for (older, rows, runs) in attention.into_iter().filter(|_| wanted("attention")) {
-        show(&format!("attention after {older}"), rows, time_attention(older, rows, runs));
+    for (older, rows, runs) in attention {
+        for storage in Storage::ALL.into_iter().filter(|storage| *storage != Storage::BF16) {
+            let name = format!("attention {storage} after {older}");
+            if wanted(&name) {
+                show(&name, rows, time_attention(storage, older, rows, runs));
+            }
+        }
     }
     println!("{{{}}}", json.join(", "));
 }

@@ -5,8 +5,8 @@ use burn::tensor::Device;
 use kernels::packed::Codec;
 use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use kernels::{
-    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix,
-    MatrixShape, Storage, WordBuffer,
+    AttendBuffers, AttendParams, AttendTables, CacheFormat, Epilogue, FloatBuffer, Grid, HeadParams, Heads,
+    LinearParams, Matrix, MatrixShape, Storage, WordBuffer,
 };
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let heads = Heads { n_heads: 9, n_kv_heads: 3, head_dim: 64 };
     let layout = StepLayout { lanes: 1, rows, head_dim: 64 };
     let report = ReportLayout { layers: 1, heads: 9 };
-    let step = step(layout, &device);
+    let step = step_of(layout, &device, 256, CacheFormat::of(Storage::F16));
     let gain = kernels::floats(vec![1.0; 1536], &device);
     let mut total = 0.0;
     println!("{rows} rows; ms a launch, and for all layers");
@@ -48,19 +48,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("{name:<16} {ms:>9.3} {:>9.1}", ms * count as f64);
         }
     }
-    for keys in [256, 1024] {
-        let params = AttendParams {
-            heads,
-            storage: Storage::F16,
-            keys,
-            store: 0,
-            layer: 0,
-            step: layout,
-            report,
-            grid: Grid::Software,
-        };
+    let storages = [Storage::F32, Storage::F16, Storage::INT8, Storage::INT4, Storage::INT2];
+    for (keys, storage, grid) in [256, 1024, 8192].into_iter().flat_map(|keys| {
+        [Grid::Software, Grid::Gpu].into_iter().flat_map(move |grid| storages.map(|storage| (keys, storage, grid)))
+    }) {
+        let format = CacheFormat::of(storage);
+        let step = step_of(layout, &device, keys, format);
+        let params = AttendParams { heads, format, keys, store: 0, layer: 0, step: layout, report, grid };
         let qkv = FloatBuffer::zeros(rows * heads.qkv_cols(), &device);
-        let arena = WordBuffer::zeros(keys * Storage::F16.slot_words(heads), &device);
+        let mut arena = WordBuffer::zeros(format.layout(heads, 4, keys - 4).words(), &device);
         let rope = kernels::floats(vec![0.5; (keys + rows) * 64], &device);
         let sink_logits = kernels::floats(vec![kernels::NO_SINK_LOGIT; heads.n_heads], &device);
         let mut part = FloatBuffer::zeros(kernels::part_len(heads, layout, keys, true), &device);
@@ -70,7 +66,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let to = AttendBuffers { part: &mut part, out: &mut out, report: &mut masses };
             kernels::attend(&qkv, &arena, AttendTables { rope: &rope, sink_logits: &sink_logits }, &step, to, params);
         });
-        println!("attend {keys:<9} {ms:>9.3} {:>9.1}", ms * 30.0);
+        println!("attend {:<4} {keys:<4} {:<8} {ms:>9.3} {:>9.1}", storage.to_string(), format!("{grid:?}"), ms * 30.0);
+        if grid == Grid::Gpu {
+            let ms = time(&device, || kernels::append(&qkv, &step, &mut arena, params));
+            println!("append {:<4} {keys:<13} {ms:>9.3} {:>9.1}", storage.to_string(), ms * 30.0);
+        }
     }
     let head_rows = rows.min(32);
     let params = HeadParams { vocab: 49_152, rows: head_rows, step: layout, report };
@@ -82,25 +82,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn step(layout: StepLayout, device: &Device) -> WordBuffer {
+/// A step far into a stream, of a cache of `keys` tokens that is full; nothing is packed in it.
+fn step_of(layout: StepLayout, device: &Device, keys: usize, format: CacheFormat) -> WordBuffer {
     let mut words = vec![0; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
     writer.global(layout.rows, 0, layout.rows.min(32));
     let rows = layout.rows as u32;
-    writer.lane(
-        0,
-        &LaneStep { row0: 0, rows, start: 2000, base: 2000 - 250, sinks: 4, recent: 252, ..LaneStep::default() },
-    );
+    let (sinks, recent, start) = (4, keys as u32 - 4, 20_004);
+    let packed = if format.packs() { sinks + (start - sinks) / 32 * 32 } else { 0 };
+    let base = start + 1 - recent;
+    let lane = LaneStep { rows, start, base, sinks, recent, packed, packs_to: packed, ..LaneStep::default() };
+    writer.lane(0, &lane);
     let rotation = vec![0.5; layout.head_dim / 2];
     for row in 0..layout.rows {
-        let index = 2000 + row as u32;
+        let index = start + row as u32;
         let row_step = RowStep {
             token: 0,
             forced: None,
             index,
-            first: index - 251,
-            sinks_held: 4,
-            held: 256,
+            first: index + 1 - recent,
+            sinks_held: sinks,
+            held: keys as u32,
             penalty: 1.0,
             penalty_ids: &[],
             cos: &rotation,

@@ -77,7 +77,7 @@ impl Ops for Flex {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let attend = cpu::Attend {
             heads: params.heads,
-            storage: params.storage,
+            format: params.format,
             rope: rope.storage(),
             step: StepView::new(params.step, step.storage()),
             store: params.store,
@@ -96,7 +96,7 @@ impl Ops for Flex {
         params: AttendParams,
     ) -> IntTensor<Self> {
         let step = StepView::new(params.step, step.storage());
-        cpu::append(params.heads, params.storage, step, params.store, qkv.storage(), in_place!(arena, u32));
+        cpu::append(params.heads, params.format, step, params.store, qkv.storage(), in_place!(arena, u32));
         arena
     }
 

@@ -4,9 +4,10 @@
 //! plain WGSL. The constants are part of the kernel's id: what changes per step is in the step buffer, and what differs
 //! between layers of one shape (store and layer) in the `info` binding, so that recorded launches can be replayed.
 
+use crate::cache::{Bits, CacheLayout, Float};
 use crate::packed::Codec;
 use crate::step::StepLayout;
-use crate::{AttendParams, Epilogue, Grid, HeadParams, Heads, LinearParams, MatrixShape, Ops, Storage};
+use crate::{AttendParams, CacheFormat, Epilogue, Grid, HeadParams, Heads, LinearParams, MatrixShape, Ops, Storage};
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn_wgpu::{CubeBackend, CubeTensor, KernelSource, SourceKernel, SourceTemplate};
 use cubecl::prelude::{ExecutionMode, KernelId};
@@ -73,7 +74,15 @@ impl Kernel {
                 let mut constants = heads(p);
                 constants.push(("TILES", tiles(p)));
                 constants.push(("THREADS", attend_threads(p)));
-                (constants, (p.step, vec![storage(p.storage), shader!("attend")]))
+                let mut parts = vec![shader!("attend")];
+                match alike(p.format) {
+                    Some(storage) => parts.extend([storage, shader!("slots")]),
+                    None => {
+                        constants.extend(cache_parts(p));
+                        parts.extend([shader!("parts"), shader!("parts_load")]);
+                    }
+                }
+                (constants, (p.step, parts))
             }
             Self::Merge(p) => {
                 let mut constants = heads(p);
@@ -83,11 +92,16 @@ impl Kernel {
                 (constants, (p.step, vec![shader!("merge")]))
             }
             Self::Append(p) => {
-                let put = match p.storage {
-                    Storage::F32 => shader!("put_f32"),
-                    Storage::F16 => shader!("put_f16"),
+                let mut constants = heads(p);
+                let parts = match (alike(p.format), p.format.keys.float) {
+                    (Some(_), Float::F32) => vec![shader!("put_f32"), shader!("append")],
+                    (Some(_), _) => vec![shader!("put_f16"), shader!("append")],
+                    (None, _) => {
+                        constants.extend(cache_parts(p));
+                        vec![shader!("parts"), shader!("append_parts")]
+                    }
                 };
-                (heads(p), (p.step, vec![put, shader!("append")]))
+                (constants, (p.step, parts))
             }
             Self::Head(p) => (vec![("VOCAB", p.vocab), ("REPORT", p.report.stride())], (p.step, vec![shader!("head")])),
         };
@@ -158,11 +172,44 @@ fn codec(codec: Codec) -> &'static str {
     }
 }
 
-fn storage(storage: Storage) -> &'static str {
-    match storage {
-        Storage::F32 => shader!("storage_f32"),
-        Storage::F16 => shader!("storage_f16"),
+/// How K and V are read where they are kept alike, as f32 or f16 and not packed: the common case has shaders of its own.
+fn alike(format: CacheFormat) -> Option<&'static str> {
+    match (format.keys == format.values && !format.packs()).then_some(format.keys.float)? {
+        Float::F32 => Some(shader!("storage_f32")),
+        Float::F16 => Some(shader!("storage_f16")),
+        Float::Bf16 => None,
     }
+}
+
+/// The constants of `parts.wgsl`.
+fn cache_parts(p: &AttendParams) -> Vec<(&'static str, usize)> {
+    let format = p.format;
+    let layout = format.layout(p.heads, 0, 0);
+    let float = |storage: Storage| match storage.float {
+        Float::F32 => 0,
+        Float::F16 => 1,
+        Float::Bf16 => 2,
+    };
+    let bits = |storage: Storage| storage.bits.map_or(0, Bits::count);
+    let mut constants = vec![
+        ("PACKS", usize::from(format.packs())),
+        ("PACK_GROUP", format.group.max(1)),
+        ("TAIL", format.tail.max(1)),
+        ("K_FLOAT", float(format.keys)),
+        ("V_FLOAT", float(format.values)),
+        ("K_BITS", bits(format.keys)),
+        ("V_BITS", bits(format.values)),
+        ("K_WORDS", layout.key_words()),
+        ("V_WORDS", layout.value_words()),
+    ];
+    let in_group = |words: fn(&CacheLayout) -> usize| if format.packs() { words(&layout) } else { 0 };
+    constants.extend([
+        ("K_CODE_WORDS", in_group(|layout| layout.code_words(layout.format.keys))),
+        ("V_CODE_WORDS", in_group(|layout| layout.code_words(layout.format.values))),
+        ("K_GROUP_WORDS", in_group(CacheLayout::group_key_words)),
+        ("V_GROUP_WORDS", in_group(CacheLayout::group_value_words)),
+    ]);
+    constants
 }
 
 fn heads(p: &AttendParams) -> Vec<(&'static str, usize)> {
@@ -297,7 +344,10 @@ impl Ops for CubeBackend {
         arena: IntTensor<Self>,
         params: AttendParams,
     ) -> IntTensor<Self> {
-        let grid = [params.heads.kv_cols().div_ceil(THREADS), params.step.rows, 1];
+        let CacheFormat { group, tail, .. } = params.format;
+        // A row in `append_parts.wgsl` for each head's K and V of each group of the tails of all lanes.
+        let packing = 2 * params.heads.n_kv_heads * tail.checked_div(group).unwrap_or(0) * params.step.lanes;
+        let grid = [params.heads.kv_cols().div_ceil(THREADS), params.step.rows + packing, 1];
         launch(Kernel::Append(params), grid, &[&qkv, &step, &arena], Some([params.store as usize, 0]));
         arena
     }
@@ -363,9 +413,15 @@ mod tests {
                 }
             }
         }
-        for storage in [Storage::F32, Storage::F16] {
+        let mut formats: Vec<CacheFormat> = Storage::ALL.map(CacheFormat::of).to_vec();
+        formats.extend([
+            CacheFormat::new(Storage::F32, Storage::F16, 32, 32),
+            CacheFormat::new(Storage::INT8, Storage::BF16, 24, 48),
+            CacheFormat::new(Storage::F16, Storage::INT2, 128, 128),
+        ]);
+        for format in formats {
             for grid in [Grid::Gpu, Grid::Software] {
-                let params = AttendParams { heads, storage, keys: 300, store: 1, layer: 1, step, report, grid };
+                let params = AttendParams { heads, format, keys: 300, store: 1, layer: 1, step, report, grid };
                 all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
             }
         }

@@ -8,6 +8,7 @@
 //! A kernel that changes a buffer takes it by value and returns it. On the CPU no clone of it may be alive, or the whole
 //! buffer would be copied ([`flex`] asserts that); on the GPU it is written in place.
 
+pub mod cache;
 pub mod cpu;
 mod flex;
 mod gpu;
@@ -15,7 +16,8 @@ pub mod packed;
 pub mod self_test;
 pub mod step;
 
-pub use cpu::{Epilogue, Heads, Storage};
+pub use cache::{CacheFormat, Storage};
+pub use cpu::{Epilogue, Heads};
 pub use gpu::{Kernel, Recording, part_len};
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -63,7 +65,7 @@ pub const NO_SINK_LOGIT: f32 = -3.0e38;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttendParams {
     pub heads: Heads,
-    pub storage: Storage,
+    pub format: CacheFormat,
     /// The most keys that a row sees.
     pub keys: usize,
     /// The arena, as [`step::LaneStep::store`] names it.
@@ -113,8 +115,8 @@ pub trait Ops: burn::backend::Backend {
         params: LinearParams,
     ) -> FloatTensor<Self>;
 
-    /// Attention of the rows of an arena's lanes over their views. `qkv`: `[rows, qkv]`, `arena`: `[slots, slot]` packed
-    /// values of each lane, `rope`: `[positions, head_dim]`, `sink_logits`: `[n_heads]`, `out`: `[rows, n_heads *
+    /// Attention of the rows of an arena's lanes over their views. `qkv`: `[rows, qkv]`, `arena`: each lane's
+    /// part as [`cache::CacheLayout`] says, `rope`: `[positions, head_dim]`, `sink_logits`: `[n_heads]`, `out`: `[rows, n_heads *
     /// head_dim]`; `part` is the GPU's scratch. Puts the attention on the sinks into `report`.
     fn attend(
         qkv: FloatTensor<Self>,
@@ -128,7 +130,7 @@ pub trait Ops: burn::backend::Backend {
         params: AttendParams,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Writes K and V of the rows of an arena's lanes into it.
+    /// Writes K and V of the rows of an arena's lanes into it, and packs what the step says.
     fn append(
         qkv: FloatTensor<Self>,
         step: IntTensor<Self>,
@@ -177,6 +179,11 @@ impl FloatBuffer {
     /// `len` zeros.
     pub fn zeros(len: usize, device: &Device) -> Self {
         Self(Some(Tensor::zeros([len], (device, DType::F32))))
+    }
+
+    /// These values.
+    pub fn of(values: Vec<f32>, device: &Device) -> Self {
+        Self(Some(floats(values, device)))
     }
 
     /// Number of values.

@@ -7,8 +7,9 @@
 use crate::packed::Codec;
 use crate::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
 use crate::{
-    AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, Heads, LinearParams, Matrix,
-    MatrixShape, NO_SINK_LOGIT, Storage, WordBuffer, append, attend, embed, floats, head, linear, part_len, words,
+    AttendBuffers, AttendParams, AttendTables, CacheFormat, Epilogue, FloatBuffer, Grid, HeadParams, Heads,
+    LinearParams, Matrix, MatrixShape, NO_SINK_LOGIT, Storage, WordBuffer, append, attend, embed, floats, head, linear,
+    part_len, words,
 };
 use burn::tensor::{Device, Int, Tensor};
 use half::f16;
@@ -199,10 +200,7 @@ impl Draws {
     }
 
     fn stored(&mut self, storage: Storage) -> f32 {
-        match storage {
-            Storage::F32 => self.value(),
-            Storage::F16 => self.half(),
-        }
+        if storage == Storage::F32 { self.value() } else { self.half() }
     }
 }
 
@@ -305,20 +303,19 @@ struct LaneCase {
 }
 
 const ATTEND: [Attend; 9] = {
-    use Storage::*;
     [
-        Attend::new("wrapped", F32, 32, [2, 5], [11, 4]),
-        Attend::new("sinks in the chunk", F32, 32, [2, 5], [0, 4]),
-        Attend::new("two tiles", F32, 32, [2, 70], [100, 2]),
-        Attend { evicted: 9, ..Attend::new("after a turn", F16, 64, [2, 5], [11, 4]) },
-        Attend { far: true, ..Attend::new("far sinks", F16, 64, [2, 5], [4_000_003, 1]) },
-        Attend::new("window", F16, 64, [0, 3], [11, 4]),
-        Attend { shared: true, ..Attend::new("two lanes", F16, 64, [2, 5], [11, 4]) },
-        Attend { flags: step::SOFTMAX_ONE, ..Attend::new("softmax one", F32, 32, [2, 5], [11, 4]) },
+        Attend::new("wrapped", Storage::F32, 32, [2, 5], [11, 4]),
+        Attend::new("sinks in the chunk", Storage::F32, 32, [2, 5], [0, 4]),
+        Attend::new("two tiles", Storage::F32, 32, [2, 70], [100, 2]),
+        Attend { evicted: 9, ..Attend::new("after a turn", Storage::F16, 64, [2, 5], [11, 4]) },
+        Attend { far: true, ..Attend::new("far sinks", Storage::F16, 64, [2, 5], [4_000_003, 1]) },
+        Attend::new("window", Storage::F16, 64, [0, 3], [11, 4]),
+        Attend { shared: true, ..Attend::new("two lanes", Storage::F16, 64, [2, 5], [11, 4]) },
+        Attend { flags: step::SOFTMAX_ONE, ..Attend::new("softmax one", Storage::F32, 32, [2, 5], [11, 4]) },
         Attend {
             flags: step::ZERO_SINKS,
             learned: true,
-            ..Attend::new("learned logits and sinks without values", F32, 32, [2, 70], [100, 2])
+            ..Attend::new("learned logits and sinks without values", Storage::F32, 32, [2, 70], [100, 2])
         },
     ]
 };
@@ -338,13 +335,16 @@ struct Append {
 
 #[rustfmt::skip]
 const APPEND: [Append; 3] = {
-    use Storage::*;
     [
-        Append { name: "wrapped", storage: F32, head_dim: 32, recent: 5, start: 11, rounded: false },
-        Append { name: "wrapped", storage: F16, head_dim: 64, recent: 5, start: 11, rounded: false },
-        Append { name: "longer than the ring, rounded", storage: F16, head_dim: 64, recent: 2, start: 1, rounded: true },
+        Append { name: "wrapped", storage: Storage::F32, head_dim: 32, recent: 5, start: 11, rounded: false },
+        Append { name: "wrapped", storage: Storage::F16, head_dim: 64, recent: 5, start: 11, rounded: false },
+        Append { name: "longer than the ring, rounded", storage: Storage::F16, head_dim: 64, recent: 2, start: 1, rounded: true },
     ]
 };
+
+/// Storage, and what one step of a code is worth.
+const PACKED: [(Storage, f32); 3] =
+    [(Storage::INT8, 1.0 / 32.0), (Storage::INT4, 1.0 / 8.0), (Storage::INT2, 1.0 / 2.0)];
 
 /// `[cos, sin]` of a position's angles, `head_dim / 2` each.
 fn rotation(position: u32, head_dim: usize) -> [Vec<f32>; 2] {
@@ -356,11 +356,9 @@ fn rotation(position: u32, head_dim: usize) -> [Vec<f32>; 2] {
 
 /// A lane's slots as words of the arena.
 fn stored_words(storage: Storage, values: &[f32]) -> Vec<u32> {
-    let half = |value: f32| u32::from(f16::from_f32(value).to_bits());
-    match storage {
-        Storage::F32 => values.iter().map(|value| value.to_bits()).collect(),
-        Storage::F16 => values.chunks(2).map(|pair| pair.iter().rev().fold(0, |w, &v| w << 16 | half(v))).collect(),
-    }
+    let mut words = vec![0; storage.float.words(values.len())];
+    storage.float.encode(values, &mut words);
+    words
 }
 
 fn lower(name: impl std::fmt::Debug) -> String {
@@ -391,17 +389,29 @@ impl Place<'_> {
         for case in &APPEND {
             outputs.push(self.append(case, draws()));
         }
+        for (storage, unit) in PACKED {
+            outputs.extend(self.packed(storage, unit, draws()));
+        }
         outputs.extend(self.head(draws()));
         outputs
     }
 
     fn params(&self, heads: Heads, storage: Storage, step: StepLayout) -> AttendParams {
         let grid = self.grid.unwrap_or(Grid::Software);
-        AttendParams { heads, storage, keys: KEYS, store: STORE, layer: LAYER, step, report: REPORT, grid }
+        AttendParams {
+            heads,
+            format: CacheFormat::of(storage),
+            keys: KEYS,
+            store: STORE,
+            layer: LAYER,
+            step,
+            report: REPORT,
+            grid,
+        }
     }
 
     fn floats(&self, values: Vec<f32>) -> FloatBuffer {
-        FloatBuffer(Some(floats(values, self.device)))
+        FloatBuffer::of(values, self.device)
     }
 
     fn words(&self, values: Vec<u32>) -> WordBuffer {
@@ -503,8 +513,11 @@ impl Place<'_> {
                 let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent)).max(case.evicted);
                 let (base, store) = (first_of(start), STORE);
                 let flags = if number == LANE { case.flags } else { 0 };
-                step.lane(number, &LaneStep { row0, rows, start, base, sinks, recent, at, store, flags });
-                at += (sinks + recent) * storage.slot_words(heads) as u32;
+                step.lane(
+                    number,
+                    &LaneStep { row0, rows, start, base, sinks, recent, at, store, flags, ..LaneStep::default() },
+                );
+                at += (sinks + recent) * CacheFormat::of(storage).layout(heads, 0, 0).slot_words() as u32;
                 for row in 0..rows {
                     let t = start + row;
                     let sinks_held = sinks.min(t + 1);
@@ -521,7 +534,7 @@ impl Place<'_> {
         let tables = AttendTables { rope: &floats(rope, self.device), sink_logits: &floats(sink_logits, self.device) };
         attend(&qkv, &arena, tables, &step, to, params);
 
-        let name = format!("attend {} {}", lower(storage), case.name);
+        let name = format!("attend {} {}", storage, case.name);
         let masses = |report: &[f32]| {
             let rows = report.chunks_exact(REPORT.stride());
             fold(&rows.flat_map(|row| &row[step::MASSES_AT..]).copied().collect::<Vec<_>>(), 2)
@@ -537,7 +550,7 @@ impl Place<'_> {
         let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
         let layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
         let (sinks, rows) = (2, 4);
-        let slot_words = storage.slot_words(heads) as u32;
+        let slot_words = CacheFormat::of(storage).layout(heads, 0, 0).slot_words() as u32;
         // The first slot belongs to another lane.
         let slots: Vec<f32> = (0..1 + sinks + recent).flat_map(|_| draws.kv(storage, heads)).collect();
         let mut qkv = draws.qkv(if rounded { Storage::F32 } else { storage }, heads);
@@ -562,7 +575,101 @@ impl Place<'_> {
         } else {
             Box::new(|words| hashes(words, 16))
         };
-        (format!("append {} {}", lower(storage), case.name), Output::Words(arena.read(), values))
+        (format!("append {} {}", storage, case.name), Output::Words(arena.read(), values))
+    }
+
+    fn packed(&self, storage: Storage, unit: f32, mut draws: Draws) -> [(String, Output); 3] {
+        let head_dim = 32;
+        let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
+        let step_layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
+        let format = CacheFormat::new(storage, storage, 8, 8);
+        let params = AttendParams { format, ..self.params(heads, storage, step_layout) };
+        let (sinks, recent, tail) = (2, 12, 8);
+        let bits = storage.bits.map_or(0, |bits| bits.count() as u32);
+        let (largest, middle) = ((1u32 << bits) - 1, 1u32 << (bits - 1));
+        let mut row_of = |index: u32| {
+            let mut row: Vec<f32> = (0..heads.q_cols()).map(|_| 4.0 * draws.half()).collect();
+            for c in 0..2 * heads.kv_cols() {
+                let code = draws.next() >> (32 - bits);
+                let place = if c < heads.kv_cols() { (index + tail - sinks) % tail } else { c as u32 % 8 };
+                let code = match place {
+                    0 => 0,
+                    1 => largest,
+                    _ => code,
+                };
+                row.push((code as f32 - middle as f32) * unit);
+            }
+            row
+        };
+        let layout = format.layout(heads, sinks as usize, recent as usize);
+        let mut arena = WordBuffer::zeros(layout.words(), self.device);
+        let packed = |fed: u32| sinks + fed.saturating_sub(sinks) / tail * tail;
+        let mut start = 0;
+        let mut chunk = |rows: u32| {
+            let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent));
+            let step = self.step(step_layout, |step| {
+                step.global(ROW0 + rows as usize, 0, 0);
+                step.lane(0, &LaneStep { rows: ROW0 as u32, ..LaneStep::default() });
+                let lane = LaneStep {
+                    row0: ROW0 as u32,
+                    rows,
+                    start,
+                    base: first_of(start),
+                    sinks,
+                    recent,
+                    ..LaneStep::default()
+                };
+                let (packed, packs_to) = (packed(start), packed(start + rows));
+                step.lane(LANE, &LaneStep { store: STORE, packed, packs_to, ..lane });
+                for row in 0..rows {
+                    let t = start + row;
+                    let sinks_held = sinks.min(t + 1);
+                    let held = sinks_held + (t + 1).saturating_sub(first_of(t));
+                    let [cos, sin] = rotation(held - 1, head_dim);
+                    let view = RowStep { index: t, first: first_of(t), sinks_held, held, ..idle(&cos) };
+                    step.row(ROW0 + row as usize, &RowStep { sin: &sin, ..view });
+                }
+            });
+            let mut qkv = vec![0.0; ROWS * heads.qkv_cols()];
+            for row in 0..rows {
+                let at = (ROW0 + row as usize) * heads.qkv_cols();
+                qkv[at..at + heads.qkv_cols()].copy_from_slice(&row_of(start + row));
+            }
+            start += rows;
+            (self.floats(qkv), step)
+        };
+        for rows in [2, 4, 4, 4, 4] {
+            let (qkv, step) = chunk(rows);
+            append(&qkv, &step, &mut arena, params);
+        }
+        let (qkv, step) = chunk(4);
+        let mut out = FloatBuffer::zeros(ROWS * heads.q_cols(), self.device);
+        let mut report = FloatBuffer::zeros(ROWS * REPORT.stride(), self.device);
+        let mut part = FloatBuffer::zeros(part_len(heads, step_layout, KEYS, self.grid.is_some()), self.device);
+        let rope = (0..POSITIONS).flat_map(|position| rotation(position, head_dim).concat()).collect();
+        let sink_logits = floats(vec![NO_SINK_LOGIT; heads.n_heads], self.device);
+        let tables = AttendTables { rope: &floats(rope, self.device), sink_logits: &sink_logits };
+        attend(
+            &qkv,
+            &arena,
+            tables,
+            &step,
+            AttendBuffers { part: &mut part, out: &mut out, report: &mut report },
+            params,
+        );
+
+        let first_out = ROW0 * heads.q_cols();
+        let masses = |report: &[f32]| {
+            let rows = report.chunks_exact(REPORT.stride()).skip(ROW0).take(4);
+            let of_layer = |row: &[f32]| row[REPORT.mass_at(LAYER, 0)..][..2 * REPORT.heads].to_vec();
+            fold(&rows.flat_map(of_layer).collect::<Vec<_>>(), 2)
+        };
+        let name = format!("attend {storage} packed");
+        [
+            (format!("packed {storage}"), Output::Words(arena.read(), Box::new(|words| hashes(words, 16)))),
+            (name.clone(), Output::Floats(out.read(), Box::new(move |out| fold(&out[first_out..], head_dim / 4)))),
+            (format!("{name}, masses"), Output::Floats(report.read(), Box::new(masses))),
+        ]
     }
 
     fn head(&self, mut draws: Draws) -> [(String, Output); 3] {

@@ -7,7 +7,7 @@
 
 /// Words of the global header: rows in use, first row of the head, rows of the head, 5 unused.
 pub const GLOBAL_WORDS: usize = 8;
-/// Words of a lane: the fields of [`LaneStep`] in order, 3 unused.
+/// Words of a lane: the fields of [`LaneStep`] in order, 1 unused.
 pub const LANE_WORDS: usize = 12;
 /// Flag of a lane: the denominator has one more logit, which is 0, in place of what the weights have learned.
 pub const SOFTMAX_ONE: u32 = 1;
@@ -68,14 +68,18 @@ pub struct LaneStep {
     pub base: u32,
     /// S, the slots of sinks.
     pub sinks: u32,
-    /// R, the slots of the ring of recent tokens.
+    /// R, the recent tokens that there is room for.
     pub recent: u32,
-    /// The first word of the lane's slots in its arena.
+    /// The first word of the lane's part of its arena.
     pub at: u32,
     /// The arena that holds the lane: lanes that store their values alike share one, and a kernel serves one.
     pub store: u32,
     /// [`SOFTMAX_ONE`] and [`ZERO_SINKS`].
     pub flags: u32,
+    /// The tokens below this stream index that are no sinks are packed for every row of the lane.
+    pub packed: u32,
+    /// The same once the step is done: what lies between the two is then in the tail, whole groups of it, and is packed.
+    pub packs_to: u32,
 }
 
 /// What a row does in a step.
@@ -156,8 +160,8 @@ impl<'a> StepWriter<'a> {
     /// If the layout has no such lane.
     pub fn lane(&mut self, lane: usize, step: &LaneStep) {
         assert!(lane < self.layout.lanes, "lane {lane} of {}", self.layout.lanes);
-        let LaneStep { row0, rows, start, base, sinks, recent, at: first_word, store, flags } = *step;
-        let words = [row0, rows, start, base, sinks, recent, first_word, store, flags];
+        let LaneStep { row0, rows, start, base, sinks, recent, at: first_word, store, flags, packed, packs_to } = *step;
+        let words = [row0, rows, start, base, sinks, recent, first_word, store, flags, packed, packs_to];
         let at = self.layout.lane_at(lane);
         self.words[at..at + words.len()].copy_from_slice(&words);
     }
@@ -243,6 +247,8 @@ impl<'a> StepView<'a> {
             at: words[6],
             store: words[7],
             flags: words[8],
+            packed: words[9],
+            packs_to: words[10],
         }
     }
 

@@ -21,5 +21,5 @@ pub mod transformer;
 pub mod weights;
 
 /// What callers need of the rooms below, so that they know this one alone.
-pub use kernels::{Storage, self_test};
+pub use kernels::{Storage, cache, self_test};
 pub use policy;

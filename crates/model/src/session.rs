@@ -8,9 +8,10 @@ use crate::store::Store;
 use crate::transformer::{LaneInput, RowReport, Workspace, rope_table};
 use crate::weights::Weights;
 use burn::tensor::Tensor;
-use kernels::Storage;
+use kernels::cache::{Float, Spot};
 use kernels::step::{SOFTMAX_ONE, ZERO_SINKS};
-use policy::{CacheShape, Policy, PolicyError, Positions, Stream};
+use kernels::{CacheFormat, Storage};
+use policy::{CacheShape, Packing, PackingError, Policy, PolicyError, Positions, Stream};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -51,7 +52,10 @@ pub struct Turns {
 pub struct CacheSettings {
     pub policy: Policy,
     pub positions: Positions,
-    pub storage: Storage,
+    pub keys: Storage,
+    pub values: Storage,
+    /// How packed keys or values are grouped.
+    pub packing: Packing,
     pub softmax: Softmax,
     /// Sinks take attention, but their values count as zeros.
     pub zero_sinks: bool,
@@ -65,11 +69,28 @@ impl CacheSettings {
         Self {
             policy,
             positions: Positions::Slot,
-            storage: Storage::F16,
+            keys: Storage::F16,
+            values: Storage::F16,
+            packing: Packing::default(),
             softmax: Softmax::Plain,
             zero_sinks: false,
             turns: None,
         }
+    }
+
+    /// The same with keys and values kept as `storage`.
+    pub fn stored_as(self, storage: Storage) -> Self {
+        Self { keys: storage, values: storage, ..self }
+    }
+
+    /// The cache in memory.
+    pub fn format(self) -> CacheFormat {
+        CacheFormat::new(self.keys, self.values, self.packing.group as usize, self.packing.tail as usize)
+    }
+
+    fn stream(self) -> Stream {
+        let stream = if self.turns.is_some() { Stream::by_turns(self.policy) } else { Stream::new(self.policy) };
+        if self.format().packs() { stream.packing(self.packing) } else { stream }
     }
 
     /// With a system prompt pinned, as many sinks as that takes; the window stays as long as it was.
@@ -90,6 +111,12 @@ impl CacheSettings {
     /// The policy does not fit the model, or the settings contradict it or each other.
     pub fn check(self, config: &Config) -> Result<(), SessionError> {
         self.pinned().policy.check(config.trained_length)?;
+        if self.format().packs() {
+            self.packing.check()?;
+            if matches!(self.policy, Policy::Recompute { .. }) {
+                return Err(SessionError::RecomputePacked);
+            }
+        }
         if self.softmax == Softmax::One && config.learned_sinks {
             return Err(SessionError::LearnedSinks);
         }
@@ -114,6 +141,8 @@ impl CacheSettings {
 pub enum SessionError {
     #[error("{0}")]
     Policy(#[from] PolicyError),
+    #[error("{0}")]
+    Packing(#[from] PackingError),
     #[error(
         "a cache that keeps everything stops at {DENSE_LIMIT} tokens: use sinks, whose memory does not grow, or start anew"
     )]
@@ -126,10 +155,16 @@ pub enum SessionError {
     LearnedSinks,
     #[error("recompute keeps nothing, so there are no turns to keep whole: use window or sinks")]
     RecomputeTurns,
+    #[error("recompute keeps nothing that could be packed: store its keys and values as f32, f16 or bf16")]
+    RecomputePacked,
     #[error("recompute reads everything again for each token, so it cannot share a forward: run it alone")]
     RecomputeLanes,
     #[error("a session has one lane or more, and each is fed once at a time: there is no lane {0} to feed")]
     Lane(usize),
+    #[error(
+        "all logits are kept on the CPU alone, for at most 32 rows of which all are wanted: use the CPU, and feed less"
+    )]
+    Logits,
     #[error("the device does not answer ({0}): reload the model")]
     Device(String),
 }
@@ -165,6 +200,8 @@ pub struct Session {
     decode: Workspace,
     /// The lanes that the last such step fed, in the order of its rows.
     decoded: Vec<usize>,
+    /// Rows of the last forward of all.
+    last_rows: usize,
     /// Several.
     chunk: Option<Workspace>,
     chunk_rows: usize,
@@ -199,7 +236,7 @@ impl<'a> LaneView<'a> {
 
     /// Slots of the cache: sinks and recent, or what a dense cache has allocated so far.
     pub fn slots(self) -> u64 {
-        self.session.store.place(self.lane).slots
+        self.session.store.place(self.lane).slots()
     }
 
     /// Bytes of the cache's part of the buffers.
@@ -210,15 +247,26 @@ impl<'a> LaneView<'a> {
     /// The shape of the cache, for bytes in closed form.
     pub fn shape(self) -> CacheShape {
         let Config { layers, heads, .. } = &self.session.model.config;
+        let settings = self.settings();
         CacheShape {
             layers: *layers as u32,
             n_kv_heads: heads.n_kv_heads as u32,
             head_dim: heads.head_dim as u32,
-            storage: match self.settings().storage {
-                Storage::F32 => policy::Storage::F32,
-                Storage::F16 => policy::Storage::F16,
-            },
+            keys: closed_form(settings.keys),
+            values: closed_form(settings.values),
+            packing: settings.packing,
+            sinks: self.stream().sinks(),
         }
+    }
+}
+
+/// A storage format as `policy` calls it.
+fn closed_form(storage: Storage) -> policy::Storage {
+    match (storage.bits, storage.float) {
+        (Some(bits), _) => policy::Storage::Packed { bits: bits.count() as u32 },
+        (None, Float::F32) => policy::Storage::F32,
+        (None, Float::F16) => policy::Storage::F16,
+        (None, Float::Bf16) => policy::Storage::Bf16,
     }
 }
 
@@ -247,17 +295,23 @@ impl Session {
         for settings in settings {
             settings.check(&model.config)?;
             let settings = settings.pinned();
-            let new = if settings.turns.is_some() { Stream::by_turns } else { Stream::new };
-            lanes.push(Lane { settings, stream: new(settings.policy), last: Vec::new() });
+            lanes.push(Lane { settings, stream: settings.stream(), last: Vec::new() });
         }
         let place = &model.place;
-        let slots = |lane: &Lane| (lane.settings.storage, lane.settings.policy.capacity().unwrap_or(DENSE_SLOTS));
-        let store = Store::new(&model.config, lanes.iter().map(slots), &place.device);
+        let shape = |Lane { settings, stream, .. }: &Lane| {
+            (
+                settings.format(),
+                stream.sinks(),
+                settings.policy.capacity().unwrap_or(DENSE_SLOTS.max(stream.sinks().into())),
+            )
+        };
+        let store = Store::new(&model.config, lanes.iter().map(shape), &place.device);
         let chunk_rows = chunk_rows.max(lanes.len());
         Ok(Self {
             rope: rope_table(&model.config, store.most_slots() + chunk_rows as u64, &place.device),
             decode: Workspace::new(&model.config, lanes.len(), lanes.len(), store.most_slots(), true, place),
             decoded: Vec::new(),
+            last_rows: 0,
             chunk: None,
             chunk_rows,
             lanes,
@@ -327,7 +381,7 @@ impl Session {
 
     /// The tokens that one [`Self::feed_one`] takes.
     pub fn chunk<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
-        &tokens[..tokens.len().min(self.chunk_rows)]
+        &tokens[..self.lanes[0].takes(tokens.len().min(self.chunk_rows))]
     }
 
     /// Feeds at most one chunk of `tokens` to the first lane alone. See [`Self::feed`].
@@ -341,7 +395,8 @@ impl Session {
 
     /// Feeds at most one chunk to each of some lanes, in one forward, and reports of each, in the same order: how many
     /// tokens were taken, what left the cache, and the rows that were wanted. With [`Want::Nothing`] the last row's report
-    /// carries the attention alone. The chunk's rows are shared evenly.
+    /// carries the attention alone. The chunk's rows are shared evenly; a lane that packs takes no more than its tail has
+    /// room for, since what follows sees that packed.
     ///
     /// # Errors
     /// A token outside the vocabulary, a lane that is not there or named twice, a dense cache at its limit, a lost device.
@@ -354,7 +409,7 @@ impl Session {
             if feed.lane >= self.lanes.len() || feeds[..i].iter().any(|before| before.lane == feed.lane) {
                 return Err(SessionError::Lane(feed.lane));
             }
-            taken[i] = feed.tokens.len().min(most);
+            taken[i] = self.lanes[feed.lane].takes(feed.tokens.len().min(most));
             let forced = match feed.want {
                 Want::All { forced } => &forced[..taken[i].min(forced.len())],
                 _ => &[],
@@ -402,6 +457,7 @@ impl Session {
                 .forward(&model.config, &model.weights, &self.rope, &mut self.store, &inputs)
                 .map_err(SessionError::Device)?;
             rows = workspace.report(all).await.map_err(SessionError::Device)?;
+            self.last_rows = all;
         }
         let mut rows = rows.into_iter();
         let mut inputs = inputs.into_iter();
@@ -421,6 +477,57 @@ impl Session {
             });
         }
         Ok(fed)
+    }
+
+    /// All logits of each row of the last feed, `[rows, vocab]`, lane by lane in the order that they were fed in. For
+    /// measurements, on the CPU: a GPU's are lost when they have been ranked.
+    ///
+    /// # Errors
+    /// The model is on a GPU, or the feed had more than 32 rows or rows of which no logits were wanted.
+    pub async fn logits(&self) -> Result<Vec<f32>, SessionError> {
+        if self.model.place.grid.is_some() {
+            return Err(SessionError::Logits);
+        }
+        let single = self.decoded.len() == self.last_rows;
+        let workspace = self.chunk.as_ref().filter(|_| !single).unwrap_or(&self.decode);
+        let logits = workspace.logits(self.model.config.vocab, self.last_rows).await.map_err(SessionError::Device)?;
+        logits.ok_or(SessionError::Logits)
+    }
+
+    /// What a lane's cache holds in a layer besides the sinks, oldest first: stream index, whether it is packed, and its
+    /// keys and values as attention sees them, `[2, n_kv_heads, head_dim]`, keys not rotated.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub async fn cached(&self, lane: usize, layer: usize) -> Result<Vec<Cached>, SessionError> {
+        let words = self.store.read(lane, layer).await.map_err(SessionError::Device)?;
+        let stream = self.lane(lane).stream();
+        let (layout, packed) = (self.store.place(lane).layout, stream.packed());
+        let recent = stream.held() - stream.fed().min(u64::from(stream.sinks()));
+        let cached = |index: u64| {
+            let spot = layout.spot(usize::try_from(index).ok()?, usize::try_from(packed).ok()?)?;
+            let is_packed = layout.format.packs() && index < packed;
+            Some(Cached { index, packed: is_packed, keys_and_values: layout.decode(&words, spot) })
+        };
+        Ok((stream.fed() - recent..stream.fed()).filter_map(cached).collect())
+    }
+
+    /// Overwrites tokens that a lane's cache holds and has not packed, as [`Self::cached`] gave them: for experiments with
+    /// other ways to keep them.
+    ///
+    /// # Errors
+    /// A lost device.
+    pub async fn overwrite(&mut self, lane: usize, layer: usize, tokens: &[Cached]) -> Result<(), SessionError> {
+        let mut words = self.store.read(lane, layer).await.map_err(SessionError::Device)?;
+        let (layout, packed) = (self.store.place(lane).layout, self.lane(lane).stream().packed());
+        for token in tokens.iter().filter(|token| !token.packed) {
+            let spot = usize::try_from(token.index).ok().and_then(|index| layout.spot(index, packed as usize));
+            if let Some(Spot::Slot(at)) = spot {
+                layout.encode_slot(&token.keys_and_values, &mut words[at..at + layout.slot_words()]);
+            }
+        }
+        self.store.write(lane, layer, words, &self.model.place.device);
+        Ok(())
     }
 
     /// -ln p of one more token for each of some lanes, `(lane, id)`, as the last token that each of them was fed sees it.
@@ -531,7 +638,7 @@ impl Session {
 
     /// Makes a dense cache large enough for `needed` tokens.
     fn grow(&mut self, lane: usize, needed: u64) -> Result<(), SessionError> {
-        if self.lanes[lane].settings.policy != Policy::Dense || needed <= self.store.place(lane).slots {
+        if self.lanes[lane].settings.policy != Policy::Dense || needed <= self.store.place(lane).slots() {
             return Ok(());
         }
         if needed > DENSE_LIMIT {
@@ -549,6 +656,12 @@ impl Session {
 }
 
 impl Lane {
+    /// How many of `tokens` tokens can be read at once: all until the next are packed.
+    fn takes(&self, tokens: usize) -> usize {
+        self.stream.until_packed().map_or(tokens, |until| tokens.min(usize::try_from(until).unwrap_or(usize::MAX)))
+    }
+
+    /// What `chunk`, which the stream has read, puts into a forward.
     fn input<'a>(
         &self,
         lane: usize,
@@ -565,7 +678,8 @@ impl Lane {
             forced_from,
             chunk,
             positions: self.settings.positions,
-            sinks: self.settings.policy.sinks(),
+            sinks: self.stream.sinks(),
+            packs_to: self.stream.packed(),
             flags: self.settings.flags(),
             penalty,
             penalized,
@@ -577,6 +691,15 @@ impl Lane {
 /// Neighbouring ranges as one.
 fn joined(ranges: impl Iterator<Item = Range<u64>>) -> Option<Range<u64>> {
     ranges.reduce(|all, one| all.start..one.end)
+}
+
+/// One token in a cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cached {
+    pub index: u64,
+    pub packed: bool,
+    /// `[2, n_kv_heads, head_dim]`.
+    pub keys_and_values: Vec<f32>,
 }
 
 /// What a feed did to a lane.

@@ -2,7 +2,8 @@
 
 use crate::config::Config;
 use burn::tensor::{DType, Device, Tensor};
-use kernels::{Storage, WordBuffer};
+use kernels::cache::CacheLayout;
+use kernels::{CacheFormat, WordBuffer};
 
 /// The caches of all lanes. Lanes that store values alike share one arena a layer, so that one kernel serves them all.
 #[derive(Debug)]
@@ -11,11 +12,10 @@ pub struct Store {
     lanes: Vec<Place>,
 }
 
-/// The arenas of one storage format, one a layer.
+/// The arenas of one format, one a layer.
 #[derive(Debug)]
 struct Format {
-    storage: Storage,
-    slot_words: usize,
+    format: CacheFormat,
     arenas: Vec<WordBuffer>,
 }
 
@@ -26,24 +26,33 @@ pub struct Place {
     pub format: usize,
     /// First word.
     pub at: usize,
-    /// Places for tokens.
-    pub slots: u64,
+    /// What lies where from there on.
+    pub layout: CacheLayout,
+}
+
+impl Place {
+    /// Tokens that there is room for.
+    pub fn slots(&self) -> u64 {
+        (self.layout.sinks + self.layout.recent) as u64
+    }
 }
 
 impl Store {
-    /// Empty caches, one for each storage format and number of slots.
-    pub fn new(config: &Config, lanes: impl IntoIterator<Item = (Storage, u64)>, device: &Device) -> Self {
+    /// Empty caches, one for each format, number of sinks and number of slots, the sinks among them.
+    pub fn new(config: &Config, lanes: impl IntoIterator<Item = (CacheFormat, u32, u64)>, device: &Device) -> Self {
         let mut formats: Vec<Format> = Vec::new();
         let mut words: Vec<usize> = Vec::new();
         let mut places = Vec::new();
-        for (storage, slots) in lanes {
-            let format = formats.iter().position(|format| format.storage == storage).unwrap_or_else(|| {
-                formats.push(Format { storage, slot_words: storage.slot_words(config.heads), arenas: Vec::new() });
+        for (format, sinks, slots) in lanes {
+            let number = formats.iter().position(|known| known.format == format).unwrap_or_else(|| {
+                formats.push(Format { format, arenas: Vec::new() });
                 words.push(0);
                 formats.len() - 1
             });
-            places.push(Place { format, at: words[format], slots });
-            words[format] += slots as usize * formats[format].slot_words;
+            let recent = slots.saturating_sub(u64::from(sinks)) as usize;
+            let layout = format.layout(config.heads, sinks as usize, recent);
+            places.push(Place { format: number, at: words[number], layout });
+            words[number] += layout.words();
         }
         for (format, words) in formats.iter_mut().zip(words) {
             format.arenas = (0..config.layers).map(|_| WordBuffer::zeros(words, device)).collect();
@@ -56,17 +65,17 @@ impl Store {
         self.lanes[lane]
     }
 
-    /// The storage formats in use, and the most slots of a lane of each.
-    pub fn formats(&self) -> impl Iterator<Item = (Storage, u64)> {
+    /// The formats in use, and the most slots of a lane of each.
+    pub fn formats(&self) -> impl Iterator<Item = (CacheFormat, u64)> {
         self.formats.iter().enumerate().map(|(number, format)| {
-            let slots = self.lanes.iter().filter(|lane| lane.format == number).map(|lane| lane.slots);
-            (format.storage, slots.max().unwrap_or(0))
+            let slots = self.lanes.iter().filter(|lane| lane.format == number).map(Place::slots);
+            (format.format, slots.max().unwrap_or(0))
         })
     }
 
     /// The most slots of any lane.
     pub fn most_slots(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.slots).max().unwrap_or(0)
+        self.lanes.iter().map(Place::slots).max().unwrap_or(0)
     }
 
     /// Bytes of all buffers, as they are.
@@ -87,14 +96,15 @@ impl Store {
         self.formats.iter().map(|format| format.arenas.len()).sum()
     }
 
-    /// Makes room for `slots` tokens in a lane; the others keep what they hold. Slots keep their places, so this is for
+    /// Makes room for `slots` tokens in a lane; the others keep what they hold. Tokens keep their places, so this is for
     /// caches that do not wrap.
     pub fn grow(&mut self, lane: usize, slots: u64, device: &Device) {
-        let Place { format: number, at, slots: before } = self.lanes[lane];
-        let format = &mut self.formats[number];
-        let end = at + before as usize * format.slot_words;
-        let added = slots.saturating_sub(before) as usize * format.slot_words;
-        for arena in &mut format.arenas {
+        let Place { format: number, at, layout: before } = self.lanes[lane];
+        let layout = CacheLayout { recent: (slots as usize).saturating_sub(before.sinks).max(before.recent), ..before };
+        // A tail stays behind the groups.
+        let end = at + if before.format.packs() { before.ring_at() } else { before.words() };
+        let added = layout.words() - before.words();
+        for arena in &mut self.formats[number].arenas {
             let len = arena.len();
             arena.update(|old| {
                 let room = Tensor::zeros([added], (device, DType::U32));
@@ -104,31 +114,51 @@ impl Store {
                 Tensor::cat(vec![old.clone().narrow(0, 0, end), room, old.narrow(0, end, len - end)], 0)
             });
         }
-        self.lanes[lane].slots = slots.max(before);
-        for other in self.lanes.iter_mut().filter(|other| other.format == number && other.at >= end) {
+        self.lanes[lane].layout = layout;
+        for other in self.lanes.iter_mut().filter(|other| other.format == number && other.at > at) {
             other.at += added;
         }
     }
 
-    /// Fills every slot of every lane with numbers from -1 to 1 that depend on the seed, the lane and the layer.
+    /// Fills every place of every lane with numbers from -1 to 1 that depend on the seed, the lane and the layer.
     pub fn fill(&mut self, seed: u64) {
         for (number, format) in self.formats.iter_mut().enumerate() {
             for (layer, arena) in format.arenas.iter_mut().enumerate() {
                 let mut words = Vec::with_capacity(arena.len());
                 for (lane, place) in self.lanes.iter().enumerate().filter(|(_, place)| place.format == number) {
                     let mut state = seed ^ (lane as u64) << 40 ^ (layer as u64) << 48;
-                    let mut next = || unit(&mut state);
-                    words.extend((0..place.slots as usize * format.slot_words).map(|_| match format.storage {
-                        Storage::F32 => next().to_bits(),
-                        Storage::F16 => {
-                            u32::from(half::f16::from_f32(next()).to_bits())
-                                | u32::from(half::f16::from_f32(next()).to_bits()) << 16
-                        }
-                    }));
+                    words.extend(place.layout.random(|| unit(&mut state)));
                 }
                 arena.write(words);
             }
         }
+    }
+
+    /// Reads a lane's part of a layer.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub async fn read(&self, lane: usize, layer: usize) -> Result<Vec<u32>, String> {
+        let Place { format, at, layout } = self.lanes[lane];
+        let part = self.formats[format].arenas[layer].read().narrow(0, at, layout.words());
+        let data = part.into_data_async().await.map_err(|error| error.to_string())?;
+        data.try_to_vec::<u32>().map_err(|error| format!("{error:?}"))
+    }
+
+    /// Overwrites a lane's part of a layer.
+    pub fn write(&mut self, lane: usize, layer: usize, words: Vec<u32>, device: &Device) {
+        let Place { format, at, layout } = self.lanes[lane];
+        let part = kernels::words(words, device);
+        self.formats[format].arenas[layer].update(|old| {
+            let end = at + layout.words();
+            let after = old.dims()[0] - end;
+            let parts = [
+                (at > 0).then(|| old.clone().narrow(0, 0, at)),
+                Some(part),
+                (after > 0).then(|| old.narrow(0, end, after)),
+            ];
+            Tensor::cat(parts.into_iter().flatten().collect(), 0)
+        });
     }
 
     /// The arena of a format and layer, for a kernel that reads.

@@ -34,6 +34,8 @@ pub struct LaneInput<'a> {
     pub chunk: Chunk,
     pub positions: Positions,
     pub sinks: u32,
+    /// The tokens below this stream index that are no sinks are packed when the rows have been read.
+    pub packs_to: u64,
     /// [`step::SOFTMAX_ONE`] and [`step::ZERO_SINKS`].
     pub flags: u32,
     /// Repetition penalty and the distinct ids that it applies to.
@@ -206,20 +208,20 @@ impl Workspace {
         let params = self.linear(&layer.qkv, Epilogue::Store, eps);
         kernels::linear(&self.x, &layer.qkv, norm, &self.step, &mut self.qkv, params);
         let tables = AttendTables { rope, sink_logits: &layer.sink_logits };
-        for (format, (storage, slots)) in store.formats().collect::<Vec<_>>().into_iter().enumerate() {
+        for (number, (format, slots)) in store.formats().collect::<Vec<_>>().into_iter().enumerate() {
             let attend = AttendParams {
                 heads: config.heads,
-                storage,
+                format,
                 keys: slots as usize,
-                store: format as u32,
+                store: number as u32,
                 layer: index,
                 step: self.layout,
                 report: self.report_layout,
                 grid: self.grid,
             };
             let to = AttendBuffers { part: &mut self.part, out: &mut self.attended, report: &mut self.report };
-            kernels::attend(&self.qkv, store.arena(format, index), tables, &self.step, to, attend);
-            kernels::append(&self.qkv, &self.step, store.arena_mut(format, index), attend);
+            kernels::attend(&self.qkv, store.arena(number, index), tables, &self.step, to, attend);
+            kernels::append(&self.qkv, &self.step, store.arena_mut(number, index), attend);
         }
         let params = self.linear(&layer.attention_out, Epilogue::Add, None);
         kernels::linear(&self.attended, &layer.attention_out, norm, &self.step, &mut self.x, params);
@@ -266,10 +268,12 @@ impl Workspace {
                 start: input.chunk.start as u32,
                 base: input.chunk.base as u32,
                 sinks: input.sinks,
-                recent: (place.slots as u32).saturating_sub(input.sinks),
+                recent: place.layout.recent as u32,
                 at: place.at as u32,
                 store: place.format as u32,
                 flags: input.flags,
+                packed: input.chunk.views.first().map_or(0, |view| view.packed) as u32,
+                packs_to: input.packs_to as u32,
             };
             writer.lane(input.lane, &lane);
             for (row, (&token, view)) in input.tokens.iter().zip(&input.chunk.views).enumerate() {
@@ -295,6 +299,22 @@ impl Workspace {
         writer.global(row0, head.start, head.len());
         // Rows that rest are not looked at.
         self.step.write(self.words[..self.layout.row_at(row0)].to_vec());
+    }
+
+    /// Reads the logits of all `rows` rows of the last forward, `[rows, vocab]`; none where there were more rows than the
+    /// head takes in one turn, or not all of them were wanted.
+    ///
+    /// # Errors
+    /// The device is lost.
+    pub async fn logits(&self, vocab: usize, rows: usize) -> Result<Option<Vec<f32>>, String> {
+        let [_, head_first, head_rows, ..] = self.words[..] else { return Ok(None) };
+        if (head_first, head_rows) != (0, rows as u32) {
+            return Ok(None);
+        }
+        let data = self.logits.read().into_data_async().await.map_err(|error| error.to_string())?;
+        let mut values = data.try_to_vec::<f32>().map_err(|error| format!("{error:?}"))?;
+        values.truncate(rows * vocab);
+        Ok(Some(values))
     }
 
     /// Reads the reports of the first `rows` rows of the last forward: one small transfer.

@@ -10,7 +10,7 @@
 mod bytes;
 mod stream;
 
-pub use bytes::{CacheShape, Storage};
+pub use bytes::{CacheBytes, CacheShape, Packing, PackingError, Storage};
 pub use stream::{Chunk, Stream, View};
 
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The life of one cache: what each token sees, and where it is put.
 
-use crate::Policy;
+use crate::{Packing, Policy};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -15,6 +15,9 @@ pub struct View {
     pub sinks: u32,
     /// The keys that it sees in all, its own included.
     pub held: u32,
+    /// The tokens below this stream index that are no sinks are packed for it; never below the number of sinks, and
+    /// equal to it where nothing is packed.
+    pub packed: u64,
     /// What left the cache to make room for it.
     pub evicted: Option<Range<u64>>,
     /// The turns whose last token left with it, numbered from 0 since the last reset; none where turns do not count.
@@ -36,6 +39,10 @@ pub struct Chunk {
 #[derive(Clone, Debug)]
 pub struct Stream {
     policy: Policy,
+    /// Tokens that never leave and are never packed.
+    sinks: u32,
+    /// Places of the tail, where tokens are packed.
+    tail: Option<u32>,
     fed: u64,
     /// The oldest token that is kept besides the sinks; never below their number.
     first: u64,
@@ -53,7 +60,15 @@ struct Turns {
 impl Stream {
     /// An empty cache.
     pub fn new(policy: Policy) -> Self {
-        Self { policy, fed: 0, first: u64::from(policy.sinks()), turns: None }
+        let sinks = policy.sinks();
+        Self { policy, sinks, tail: None, fed: 0, first: u64::from(sinks), turns: None }
+    }
+
+    /// The same cache with its older tokens packed: whenever the tail is full, all of it is packed at once. The first
+    /// tokens of a dense cache that are kept exact count as sinks.
+    pub fn packing(self, packing: Packing) -> Self {
+        let sinks = if self.policy == Policy::Dense { packing.exact } else { self.sinks };
+        Self { sinks, tail: Some(packing.tail), first: self.first.max(u64::from(sinks)), ..self }
     }
 
     /// An empty cache that makes room by whole turns: the range that leaves grows to the next turn's first token, if that
@@ -65,7 +80,7 @@ impl Stream {
     /// As if `fed` tokens of no turn had been read.
     pub fn jump(&mut self, fed: u64) {
         self.fed = fed;
-        self.first = self.needed().max(u64::from(self.policy.sinks()));
+        self.first = self.needed().max(u64::from(self.sinks));
         self.turns = self.turns.as_ref().map(|_| Turns::default());
     }
 
@@ -84,9 +99,26 @@ impl Stream {
         self.fed
     }
 
+    /// Tokens that never leave and are never packed.
+    pub fn sinks(&self) -> u32 {
+        self.sinks
+    }
+
     /// Slots in use.
     pub fn held(&self) -> u64 {
-        self.fed.min(u64::from(self.policy.sinks())) + self.fed.saturating_sub(self.first)
+        self.fed.min(u64::from(self.sinks)) + self.fed.saturating_sub(self.first)
+    }
+
+    /// The tokens below this stream index that are no sinks are packed; never below the number of sinks.
+    pub fn packed(&self) -> u64 {
+        let sinks = u64::from(self.sinks);
+        let tail = self.tail.map(u64::from);
+        sinks + tail.map_or(0, |tail| self.fed.saturating_sub(sinks) / tail * tail)
+    }
+
+    /// Tokens until the tail is full and packed; none where nothing is packed.
+    pub fn until_packed(&self) -> Option<u64> {
+        self.tail.map(|tail| self.packed() + u64::from(tail) - self.fed)
     }
 
     /// Reads `tokens` more and says what each of them sees. A chunk gives every token the view it would have had alone.
@@ -105,8 +137,9 @@ impl Stream {
 
     fn read(&mut self, begins_turn: bool) -> View {
         let index = self.fed;
+        let packed = self.packed();
         self.fed += 1;
-        let sinks = u64::from(self.policy.sinks());
+        let sinks = u64::from(self.sinks);
         let before = self.first;
         let needed = self.needed();
         let mut evicted_turns = None;
@@ -129,6 +162,7 @@ impl Stream {
             first: self.first,
             sinks: narrow(seen_sinks),
             held: narrow(seen_sinks + recent),
+            packed,
             evicted: (self.first > before).then_some(before..self.first),
             evicted_turns,
         }
@@ -422,6 +456,43 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(stream.held(), list.kept.len() as u64);
+            }
+        }
+
+        #[test]
+        fn packing_keeps_what_the_list_keeps(
+            sinks in 0u32..6,
+            recent in prop::option::of(1u32..60),
+            groups in 1u32..4,
+            tails in 1u32..4,
+            chunks in prop::collection::vec(1u32..50, 1..12),
+        ) {
+            let packing = Packing { group: 8 * groups, tail: 8 * groups * tails, exact: sinks };
+            let policy = recent.map_or(Policy::Dense, |recent| Policy::Sinks { sinks, recent });
+            let mut plain = Stream::new(policy);
+            let mut stream = Stream::new(policy).packing(packing);
+            prop_assert_eq!(stream.sinks(), sinks);
+            // The tail as a list, and all that was ever packed.
+            let (mut tail, mut packed) = (Vec::new(), Vec::new());
+            for tokens in chunks {
+                for view in stream.feed(tokens).views {
+                    tail.extend((view.index >= u64::from(sinks)).then_some(view.index));
+                    let seen: Vec<u64> = (u64::from(sinks)..view.packed).collect();
+                    prop_assert_eq!(&seen, &packed);
+                    prop_assert_eq!(tail.first().copied().unwrap_or(view.packed), view.packed);
+                    if tail.len() == packing.tail as usize {
+                        packed.append(&mut tail);
+                    }
+                    // What is seen does not depend on how it is kept.
+                    let other = plain.feed(1).views.remove(0);
+                    prop_assert_eq!((view.index, view.held, view.evicted), (other.index, other.held, other.evicted));
+                    if recent.is_some() {
+                        prop_assert_eq!((view.first, view.sinks), (other.first, other.sinks));
+                    }
+                }
+                prop_assert_eq!(stream.packed(), u64::from(sinks) + packed.len() as u64);
+                let until = u64::from(packing.tail) - tail.len() as u64 + u64::from(sinks).saturating_sub(stream.fed());
+                prop_assert_eq!(stream.until_packed(), Some(until));
             }
         }
 

@@ -4,7 +4,7 @@ use crate::failure;
 use js_sys::{Float32Array, Reflect};
 use model::config::Config;
 use model::generate::{Event, Reason, Text};
-use model::policy::{CacheShape, Policy, Positions, Storage};
+use model::policy::{Packing, Policy, Positions, Storage};
 use model::sampler::Settings;
 use model::session::{CacheSettings, Session, Softmax};
 use model::weights::{Loader, Weights};
@@ -29,6 +29,10 @@ pub struct CacheSettingsJs {
     sinks: u32,
     recent: u32,
     kv: String,
+    kv_k: Option<String>,
+    kv_v: Option<String>,
+    group: Option<u32>,
+    tail: Option<u32>,
     positions: Option<String>,
     softmax: Option<String>,
     zero_sinks: Option<bool>,
@@ -53,11 +57,15 @@ impl CacheSettingsJs {
             "stream" => Positions::Stream,
             other => return unknown("positions", other, "slot or stream"),
         };
-        let storage = match self.kv.as_str() {
-            "f32" => model::Storage::F32,
-            "f16" => model::Storage::F16,
-            other => return unknown("storage", other, "f32 or f16"),
+        let storage = |word: &str| match model::Storage::named(word) {
+            Some(storage) => Ok(storage),
+            None => unknown("storage", word, "f32, f16, bf16, int8, int4 or int2"),
         };
+        let keys = storage(self.kv_k.as_ref().unwrap_or(&self.kv))?;
+        let values = storage(self.kv_v.as_ref().unwrap_or(&self.kv))?;
+        let Packing { group, tail, .. } = Packing::default();
+        let packing =
+            Packing { group: self.group.unwrap_or(group), tail: self.tail.unwrap_or(tail), exact: self.sinks };
         let softmax = match self.softmax.as_deref().unwrap_or("plain") {
             "plain" => Softmax::Plain,
             "one" => Softmax::One,
@@ -68,7 +76,7 @@ impl CacheSettingsJs {
             Some(true) => Some(text.turns().map_err(|error| error.to_string())?),
             _ => None,
         };
-        Ok(CacheSettings { policy, positions, storage, softmax, zero_sinks, turns })
+        Ok(CacheSettings { policy, positions, keys, values, packing, softmax, zero_sinks, turns })
     }
 }
 
@@ -161,7 +169,7 @@ pub struct CacheState {
 
 impl CacheState {
     pub fn of(session: &Session) -> Self {
-        let dense = CacheShape { storage: Storage::F16, ..session.cache_shape() };
+        let dense = session.cache_shape().stored_as(Storage::F16);
         Self {
             held: session.stream().held(),
             capacity: session.slots(),

@@ -28,7 +28,7 @@ impl FromStr for Setting {
         let bad = |what: &str| {
             format!(
                 "`{written}`: {what}; write dense, window:256, sinks:4+252 or recompute:256, then any of ,stream ,softmax1 \
-                 ,zero ,kv=f32 ,text=\\n\\n\\n\\n"
+                 ,zero ,kv=int4 ,text=\\n\\n\\n\\n"
             )
         };
         let number = |text: &str| text.parse::<u32>().map_err(|_| bad(&format!("`{text}` is no number of tokens")));
@@ -51,8 +51,10 @@ impl FromStr for Setting {
                 None if option == "stream" => cache.positions = Positions::Stream,
                 None if option == "softmax1" => cache.softmax = Softmax::One,
                 None if option == "zero" => cache.zero_sinks = true,
-                Some(("kv", "f32")) => cache.storage = Storage::F32,
-                Some(("kv", "f16")) => cache.storage = Storage::F16,
+                Some(("kv", name)) => {
+                    let storage = Storage::named(name).ok_or_else(|| bad(&format!("there is no storage `{name}`")))?;
+                    cache = cache.stored_as(storage);
+                }
                 Some(("text", text)) => {
                     // It is the last one, commas and all.
                     let rest: Vec<&str> = std::iter::once(text).chain(parts.by_ref()).collect();
@@ -111,9 +113,9 @@ mod tests {
             positions: Positions::Stream,
             softmax: Softmax::One,
             zero_sinks: true,
-            storage: Storage::F32,
             ..CacheSettings::new(Policy::Sinks { sinks: 4, recent: 60 })
         };
+        let expected = expected.stored_as(Storage::F32);
         assert_eq!((all.cache, all.sink_text.as_deref()), (expected, Some("a,\n")));
         assert_eq!(parse("dense").unwrap().eviction(0), None);
         assert!(parse("recompute:9").unwrap().recomputes());

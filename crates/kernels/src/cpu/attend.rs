@@ -1,13 +1,14 @@
-//! Attention over sinks, ring and the chunk itself, with RoPE applied on read.
+//! Attention over sinks, groups, ring and the chunk itself, with RoPE applied on read. Packed keys and values are unpacked in
+//! registers.
 //!
 //! A single row reads each key and value once, channels in lanes, for all query heads that share it; its keys are split
 //! among the threads, and the partial results merged. A chunk prepares all keys, eight in the lanes of a tile, and all
 //! values once; then threads share its rows, and the rows of a part share each tile while it is near.
 
-use super::append::encode;
+use super::Heads;
 use super::simd::{self, Kernel, Simd, dispatch};
 use super::threads::{self, Disjoint, share};
-use super::{Heads, Storage};
+use crate::cache::{Bits, CacheFormat, CacheLayout, Float, Spot, Storage, scale_and_zero};
 use crate::step::{FIRST_KEYS, LaneStep, ReportLayout, SOFTMAX_ONE, StepView, ZERO_SINKS};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -18,7 +19,7 @@ pub struct Attend<'a> {
     /// The layer's heads.
     pub heads: Heads,
     /// How the arena keeps keys and values.
-    pub storage: Storage,
+    pub format: CacheFormat,
     /// `[positions, head_dim]`: for each position cosines, then sines, `head_dim / 2` of each.
     /// Channel `i` turns with channel `i + head_dim / 2`.
     pub rope: &'a [f32],
@@ -52,7 +53,7 @@ const NEAR_KEYS: usize = 32;
 ///
 /// # Shapes
 /// - qkv: `[rows, qkv_cols]`, of all lanes
-/// - arena: `[sinks + recent, slot_words]` of each lane, of this layer
+/// - arena: as [`CacheLayout`] says, of each lane, of this layer
 /// - out: `[rows, q_cols]`, of all lanes
 /// - report: `[rows, stride]`, of all lanes
 ///
@@ -63,8 +64,9 @@ pub fn attend(a: &Attend<'_>, qkv: &[f32], arena: &[u32], out: &mut [f32], repor
     let mut scratch = SCRATCH.take();
     let (out, report) = (Disjoint::new(out), Disjoint::new(report));
     for lane in a.step.lanes_of(a.store) {
-        scratch.round_chunk(a, &lane, qkv);
-        let keys = Keys::new(a, &lane, &arena[lane.at as usize..], &scratch.fresh);
+        let layout = a.format.layout(a.heads, lane.sinks as usize, lane.recent as usize);
+        scratch.round_chunk(&layout, &lane, qkv);
+        let keys = Keys::new(a, layout, &lane, &arena[lane.at as usize..], &scratch.fresh);
         let call = Call { a, lane, qkv, keys: &keys, out: &out, report: &report };
         if lane.rows == 1 {
             call.one_row(&mut scratch.partials);
@@ -78,6 +80,7 @@ pub fn attend(a: &Attend<'_>, qkv: &[f32], arena: &[u32], out: &mut [f32], repor
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
     static SCORES: RefCell<Vec<f32>> = RefCell::default();
+    static PARAMETERS: RefCell<Vec<f32>> = RefCell::default();
 }
 
 /// Memory that lasts from call to call.
@@ -93,16 +96,16 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn round_chunk(&mut self, a: &Attend<'_>, lane: &LaneStep, qkv: &[f32]) {
-        let slot_words = a.storage.slot_words(a.heads);
+    fn round_chunk(&mut self, layout: &CacheLayout, lane: &LaneStep, qkv: &[f32]) {
+        let (heads, slot_words) = (layout.heads, layout.slot_words());
         let rows = lane.rows as usize;
         self.fresh.resize(rows * slot_words, 0);
         let fresh = Disjoint::new(&mut self.fresh);
         threads::run(rows, |row| {
-            let at = (lane.row0 as usize + row) * a.heads.qkv_cols() + a.heads.q_cols();
+            let at = (lane.row0 as usize + row) * heads.qkv_cols() + heads.q_cols();
             // SAFETY: parts have different rows.
             let words = unsafe { fresh.range(row * slot_words..(row + 1) * slot_words) };
-            encode(a.storage, &qkv[at..at + 2 * a.heads.kv_cols()], words);
+            layout.encode_slot(&qkv[at..at + 2 * heads.kv_cols()], words);
         });
     }
 }
@@ -110,16 +113,21 @@ impl Scratch {
 /// All keys that a chunk sees: sinks, then recent ones, oldest first.
 struct Keys<'a> {
     lane: LaneStep,
+    layout: CacheLayout,
     arena: &'a [u32],
     /// Slots of the chunk's own.
     fresh: &'a [u32],
     slot_words: usize,
     sinks: usize,
     len: usize,
-    /// Stream index of the first recent one, and its place in the ring.
+    /// The end of those that are packed; the first number of a recent one where none is.
+    packed: usize,
+    /// Stream index of the first recent one.
     oldest: u32,
+    /// Place in the ring of the first recent one that is not packed.
     place: usize,
-    /// Sinks and recent keys never share a block, since queries are rotated differently for the two.
+    /// Sinks and recent keys never share a block, since queries are rotated differently for the two. Those of a single
+    /// row are all packed, and of one group, or none is.
     blocks: Vec<KeyBlock>,
 }
 
@@ -132,31 +140,63 @@ struct KeyBlock {
 }
 
 impl<'a> Keys<'a> {
-    fn new(a: &Attend<'_>, lane: &LaneStep, arena: &'a [u32], fresh: &'a [u32]) -> Self {
+    fn new(a: &Attend<'_>, layout: CacheLayout, lane: &LaneStep, arena: &'a [u32], fresh: &'a [u32]) -> Self {
         let rows = (lane.row0..lane.row0 + lane.rows).map(|row| a.step.row(row as usize));
         let sinks = rows.clone().map(|row| row.sinks_held).max().unwrap_or(0).min(lane.sinks) as usize;
         let end = lane.start + lane.rows;
         let oldest = rows.filter(|row| row.index >= lane.sinks).map(|row| row.first.max(lane.sinks)).min();
         let oldest = oldest.unwrap_or(end);
         let len = sinks + (end - oldest) as usize;
-        let blocks = |first: usize, end: usize, position: usize| {
-            (first..end).step_by(BLOCK).map(move |at| KeyBlock {
-                first: at,
-                len: BLOCK.min(end - at),
-                position: position + at - first,
-            })
-        };
-        let angle = oldest.saturating_sub(lane.base) as usize;
-        Keys {
+        let unpacked = oldest.max(if a.format.packs() { lane.packed } else { 0 });
+        let mut keys = Keys {
             lane: *lane,
+            layout,
             arena,
             fresh,
-            slot_words: a.storage.slot_words(a.heads),
+            slot_words: layout.slot_words(),
             sinks,
             len,
+            packed: (sinks + (unpacked - oldest) as usize).min(len),
             oldest,
-            place: oldest.saturating_sub(lane.sinks).checked_rem(lane.recent).unwrap_or(0) as usize,
-            blocks: blocks(0, sinks, 0).chain(blocks(sinks, len, angle)).collect(),
+            place: unpacked.saturating_sub(lane.sinks).checked_rem(layout.ring() as u32).unwrap_or(0) as usize,
+            blocks: Vec::with_capacity(len / BLOCK + 4),
+        };
+        let angle = oldest.saturating_sub(lane.base) as usize;
+        let mut first = 0;
+        while first < len {
+            let run_end = match first < sinks {
+                true => sinks,
+                false if lane.rows == 1 => keys.run_end(first),
+                false => len,
+            };
+            let position = if first < sinks { first } else { angle + first - sinks };
+            let block = KeyBlock { first, len: BLOCK.min(run_end - first), position };
+            keys.blocks.push(block);
+            first += block.len;
+        }
+        keys
+    }
+
+    /// The end of the keys from `key` on that lie alike: in slots, or in one group.
+    fn run_end(&self, key: usize) -> usize {
+        if !self.is_packed(key) {
+            let sink = key < self.sinks && self.packed > self.sinks;
+            return if sink { self.sinks } else { self.len };
+        }
+        let index = self.oldest as usize + key - self.sinks - self.lane.sinks as usize;
+        self.packed.min(key + self.layout.format.group - index % self.layout.format.group)
+    }
+
+    fn is_packed(&self, key: usize) -> bool {
+        (self.sinks..self.packed).contains(&key)
+    }
+
+    /// The group of a packed key, and the key's number in it.
+    fn group(&self, key: usize) -> (&'a [u32], usize) {
+        let index = self.oldest as usize + key - self.sinks;
+        match self.layout.spot(index, usize::MAX) {
+            Some(Spot::Group { at, token }) => (&self.arena[at..at + self.layout.group_words()], token),
+            _ => unreachable!("only recent keys are packed"),
         }
     }
 
@@ -175,18 +215,18 @@ impl<'a> Keys<'a> {
         if self.lane.flags & ZERO_SINKS == 0 { 0 } else { self.sinks }
     }
 
-    /// The words of a key and its value.
+    /// The words of a key that is not packed, and its value.
     #[inline(always)]
     fn slot(&self, key: usize) -> &'a [u32] {
-        let recent = key.wrapping_sub(self.sinks);
-        let index = if key < self.sinks { key } else { self.oldest as usize + recent };
+        let index = if key < self.sinks { key } else { self.oldest as usize + key - self.sinks };
         let (from, slot) = match index.checked_sub(self.lane.start as usize) {
             Some(row) => (self.fresh, row),
             None if key < self.sinks => (self.arena, key),
             None => {
                 // The ring holds no key twice, so it is passed once.
-                let (place, ring) = (self.place + recent, self.lane.recent as usize);
-                (self.arena, self.lane.sinks as usize + if place < ring { place } else { place - ring })
+                let (place, ring) = (self.place + key - self.packed, self.layout.ring());
+                let slot = if place < ring { place } else { place - ring };
+                return &self.arena[self.layout.ring_at() + slot * self.slot_words..][..self.slot_words];
             }
         };
         &from[slot * self.slot_words..(slot + 1) * self.slot_words]
@@ -322,14 +362,6 @@ impl Call<'_> {
         }
     }
 
-    /// Words of a head's keys, or of its values.
-    fn head_words(&self) -> usize {
-        match self.a.storage {
-            Storage::F32 => self.a.heads.head_dim,
-            Storage::F16 => self.a.heads.head_dim / 2,
-        }
-    }
-
     /// Cosines and sines of a block's positions, a lane a key: `head_dim / 2` of each.
     #[inline(always)]
     fn angles<S: Simd>(&self, s: S, block: KeyBlock, angles: &mut [[f32; BLOCK]]) {
@@ -356,23 +388,10 @@ impl Call<'_> {
         angles: &[[f32; BLOCK]],
         tile: &mut [[f32; BLOCK]],
     ) {
-        let words = self.head_words();
-        let rows = self.keys.slots(block).map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
-        for group in 0..words / 8 {
-            let columns = columns(s, rows, group);
-            match self.a.storage {
-                Storage::F32 => {
-                    for i in 0..8 {
-                        s.store(s.as_f(columns[i]), &mut tile[8 * group + i]);
-                    }
-                }
-                Storage::F16 => {
-                    for i in 0..8 {
-                        s.store(simd::low_halves(s, columns[i]), &mut tile[16 * group + 2 * i]);
-                        s.store(simd::high_halves(s, columns[i]), &mut tile[16 * group + 2 * i + 1]);
-                    }
-                }
-            }
+        if (block.first..block.first + block.len).any(|key| self.keys.is_packed(key)) {
+            self.packed_tile(s, block, kv_head, tile);
+        } else {
+            self.float_tile(s, block, kv_head, tile);
         }
         let half = tile.len() / 2;
         let (low, high) = tile.split_at_mut(half);
@@ -383,6 +402,123 @@ impl Call<'_> {
             s.store(x, &mut low[i]);
             s.store(y, &mut high[i]);
         }
+    }
+
+    /// [`Self::key_tile`] before its keys are rotated, of keys in slots.
+    #[inline(always)]
+    fn float_tile<S: Simd>(&self, s: S, block: KeyBlock, kv_head: usize, tile: &mut [[f32; BLOCK]]) {
+        let words = self.keys.layout.key_words();
+        let rows = self.keys.slots(block).map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
+        for group in 0..words / 8 {
+            let columns = columns(s, rows, group);
+            for i in 0..8 {
+                let pair = 16 * group + 2 * i;
+                match self.a.format.keys.float {
+                    Float::F32 => s.store(s.as_f(columns[i]), &mut tile[8 * group + i]),
+                    Float::F16 => {
+                        s.store(simd::low_halves(s, columns[i]), &mut tile[pair]);
+                        s.store(simd::high_halves(s, columns[i]), &mut tile[pair + 1]);
+                    }
+                    Float::Bf16 => {
+                        s.store(s.as_f(s.shift_left::<16>(columns[i])), &mut tile[pair]);
+                        s.store(s.as_f(s.and(columns[i], s.splat_i(0xFFFF_0000))), &mut tile[pair + 1]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// [`Self::key_tile`] before its keys are rotated, of keys some of which are packed.
+    #[inline(always)]
+    fn packed_tile<S: Simd>(&self, s: S, block: KeyBlock, kv_head: usize, tile: &mut [[f32; BLOCK]]) {
+        let mut rows = vec![[0.0; 8]; tile.len()];
+        let eights = tile.len() / 8;
+        for (lane, row) in rows.chunks_exact_mut(eights).enumerate() {
+            self.unpack_key(s, block.first + lane.min(block.len - 1), kv_head, row);
+        }
+        let rows: &[u32] = bytemuck::cast_slice(rows.as_flattened());
+        let rows: [&[u32]; BLOCK] = std::array::from_fn(|lane| &rows[lane * tile.len()..(lane + 1) * tile.len()]);
+        for n in 0..eights {
+            let columns = columns(s, rows, n);
+            for i in 0..8 {
+                s.store(s.as_f(columns[i]), &mut tile[8 * n + i]);
+            }
+        }
+    }
+
+    /// A head's key, not rotated.
+    #[inline(always)]
+    fn unpack_key<S: Simd>(&self, s: S, key: usize, kv_head: usize, to: &mut [[f32; 8]]) {
+        let layout = &self.keys.layout;
+        let storage = layout.format.keys;
+        if !self.keys.is_packed(key) {
+            let words = layout.key_words();
+            return unpack_floats(s, storage.float, &self.keys.slot(key)[kv_head * words..(kv_head + 1) * words], to);
+        }
+        let (group, token) = self.keys.group(key);
+        let part = &group[kv_head * layout.group_key_words()..][..layout.group_key_words()];
+        unpack::<S, true>(s, layout, storage, part, token, to);
+    }
+
+    /// A head's value.
+    #[inline(always)]
+    fn unpack_value<S: Simd>(&self, s: S, key: usize, kv_head: usize, to: &mut [[f32; 8]]) {
+        let layout = &self.keys.layout;
+        let storage = layout.format.values;
+        if !self.keys.is_packed(key) {
+            let words = layout.value_words();
+            let at = layout.values_at() + kv_head * words;
+            return unpack_floats(s, storage.float, &self.keys.slot(key)[at..at + words], to);
+        }
+        let (group, token) = self.keys.group(key);
+        let part = &group[layout.group_values_at(kv_head)..][..layout.group_value_words()];
+        unpack::<S, false>(s, layout, storage, part, token, to);
+    }
+}
+
+/// Floats of a slot or a group.
+#[inline(always)]
+fn unpack_floats<S: Simd>(s: S, float: Float, words: &[u32], to: &mut [[f32; 8]]) {
+    for (n, to) in to.iter_mut().enumerate() {
+        match float {
+            Float::F32 => s.store(eight::<S, F32>(s, words, n), to),
+            Float::F16 => s.store(eight::<S, F16>(s, words, n), to),
+            Float::Bf16 => s.store(eight::<S, BF16>(s, words, n), to),
+        }
+    }
+}
+
+/// A token of a head's part, its keys or its values, of a group.
+#[inline(always)]
+fn unpack<S: Simd, const KEYS: bool>(
+    s: S,
+    layout: &CacheLayout,
+    storage: Storage,
+    part: &[u32],
+    token: usize,
+    to: &mut [[f32; 8]],
+) {
+    let (codes, parameters) = part.split_at(layout.code_words(storage));
+    let Some(bits) = storage.bits else {
+        let words = storage.float.words(layout.heads.head_dim);
+        return unpack_floats(s, storage.float, &codes[token * words..(token + 1) * words], to);
+    };
+    let first = token * to.len();
+    for (n, to) in to.iter_mut().enumerate() {
+        let codes = match bits {
+            Bits::Eight => eight_codes::<S, 8>(s, codes, first, n),
+            Bits::Four => eight_codes::<S, 4>(s, codes, first, n),
+            Bits::Two => eight_codes::<S, 2>(s, codes, first, n),
+        };
+        let (scale, zero) = if KEYS {
+            let parameters = s.load_i(&parameters.as_chunks().0[n]);
+            (simd::low_halves(s, parameters), simd::high_halves(s, parameters))
+        } else {
+            let group = layout.format.group;
+            let (scale, zero) = scale_and_zero(parameters[8 * n / group * group + token]);
+            (s.splat(scale), s.splat(zero))
+        };
+        s.store(s.mul_add(codes, scale, zero), to);
     }
 }
 
@@ -401,10 +537,97 @@ fn rotate<S: Simd>(s: S, x: S::F, y: S::F, cos: S::F, sin: S::F) -> [S::F; 2] {
     [s.mul_sub(x, cos, s.mul(y, sin)), s.mul_add(y, cos, s.mul(x, sin))]
 }
 
+const F32: u8 = 0;
+const F16: u8 = 1;
+const BF16: u8 = 2;
+
 /// Eight values of a slot, from value `8 * n`.
 #[inline(always)]
-fn eight<S: Simd, const HALF: bool>(s: S, words: &[u32], n: usize) -> S::F {
-    if HALF { s.halves(&words.as_chunks().0[n]) } else { s.as_f(s.load_i(&words.as_chunks().0[n])) }
+fn eight<S: Simd, const FLOAT: u8>(s: S, words: &[u32], n: usize) -> S::F {
+    match FLOAT {
+        F32 => s.as_f(s.load_i(&words.as_chunks().0[n])),
+        F16 => s.halves(&words.as_chunks().0[n]),
+        _ => {
+            let words: &[u32; 4] = &words.as_chunks().0[n];
+            s.as_f(s.load_i(&std::array::from_fn(|i| {
+                let word = words[i / 2];
+                if i % 2 == 0 { word << 16 } else { word & 0xFFFF_0000 }
+            })))
+        }
+    }
+}
+
+/// Eight neighbouring codes as floats: the vector `first + n`, `first` the first of a token.
+#[inline(always)]
+fn eight_codes<S: Simd, const BITS: usize>(s: S, codes: &[u32], first: usize, n: usize) -> S::F {
+    let (vector, per_word) = (first + n, 32 / BITS);
+    let mut words = s.load_i(&codes.as_chunks().0[vector / per_word]);
+    // In two steps, so that the second depends on `n` alone where tokens have eight vectors.
+    if vector % per_word >= 8 {
+        words = s.shift_right::<16>(words);
+    }
+    let words = match vector % per_word.min(8) * BITS {
+        0 => words,
+        2 => s.shift_right::<2>(words),
+        4 => s.shift_right::<4>(words),
+        6 => s.shift_right::<6>(words),
+        8 => s.shift_right::<8>(words),
+        10 => s.shift_right::<10>(words),
+        12 => s.shift_right::<12>(words),
+        14 => s.shift_right::<14>(words),
+        16 => s.shift_right::<16>(words),
+        20 => s.shift_right::<20>(words),
+        24 => s.shift_right::<24>(words),
+        _ => s.shift_right::<28>(words),
+    };
+    s.to_f(s.and(words, s.splat_i((1 << BITS) - 1)))
+}
+
+/// Codes that take turns in the bits of a word before [`eight_codes`] shifts.
+const fn turns(bits: usize) -> usize {
+    if bits == 8 { 4 } else { 8 }
+}
+
+/// Whether the vectors of every token take the same turns, so that codes need no shift: see [`raw_codes`].
+fn raw(bits: usize, head_dim: usize) -> bool {
+    head_dim.is_multiple_of(8 * turns(bits))
+}
+
+/// What [`raw_codes`] must be multiplied by.
+fn raw_factor(bits: usize, n: usize) -> f32 {
+    let turn = n % turns(bits);
+    // The last code of a word is shifted after all, since its top bit would be a sign.
+    let shifted = turn * bits + bits == 32;
+    if shifted { 1.0 } else { 1.0 / (1u32 << (turn * bits)) as f32 }
+}
+
+/// As [`eight_codes`], but left where they are in their words, where [`raw`] says so: a code times a power of two.
+#[inline(always)]
+fn raw_codes<S: Simd, const BITS: usize>(s: S, codes: &[u32], first: usize, n: usize) -> S::F {
+    turn_codes::<S, BITS>(s, raw_words::<S, BITS>(s, codes, first + n), n % turns(BITS))
+}
+
+/// The words of a vector and of the others that take turns with it.
+#[inline(always)]
+fn raw_words<S: Simd, const BITS: usize>(s: S, codes: &[u32], vector: usize) -> S::I {
+    let words = s.load_i(&codes.as_chunks().0[vector / (32 / BITS)]);
+    if BITS == 2 && vector % 16 >= 8 { s.shift_right::<16>(words) } else { words }
+}
+
+/// The codes whose turn it is.
+#[inline(always)]
+fn turn_codes<S: Simd, const BITS: usize>(s: S, words: S::I, turn: usize) -> S::F {
+    s.to_f(match turn * BITS + BITS {
+        32 if BITS == 8 => s.shift_right::<24>(words),
+        32 => s.shift_right::<28>(words),
+        _ => s.and(words, s.splat_i(((1 << BITS) - 1) << (turn * BITS))),
+    })
+}
+
+/// Eight codes, times a power of two where `RAW`.
+#[inline(always)]
+fn some_codes<S: Simd, const BITS: usize, const RAW: bool>(s: S, codes: &[u32], first: usize, n: usize) -> S::F {
+    if RAW { raw_codes::<S, BITS>(s, codes, first, n) } else { eight_codes::<S, BITS>(s, codes, first, n) }
 }
 
 /// Query heads that are done at once, of `left`: few variants, since each is compiled for each instruction set.
@@ -484,16 +707,16 @@ trait Values: Copy {
 
 /// In the slots.
 #[derive(Clone, Copy)]
-struct SlotValues<'a, const HALF: bool> {
+struct SlotValues<'a, const FLOAT: u8> {
     slots: &'a [&'a [u32]],
     at: usize,
     len: usize,
 }
 
-impl<const HALF: bool> Values for SlotValues<'_, HALF> {
+impl<const FLOAT: u8> Values for SlotValues<'_, FLOAT> {
     #[inline(always)]
     fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F {
-        eight::<S, HALF>(s, &self.slots[key][self.at..self.at + self.len], n)
+        eight::<S, FLOAT>(s, &self.slots[key][self.at..self.at + self.len], n)
     }
 }
 
@@ -624,20 +847,10 @@ struct OneRow<'a> {
 impl Kernel for OneRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.call.a.storage {
-            Storage::F16 => self.keys::<S, true>(s),
-            Storage::F32 => self.keys::<S, false>(s),
-        }
-    }
-}
-
-impl OneRow<'_> {
-    #[inline(always)]
-    fn keys<S: Simd, const HALF: bool>(self, s: S) {
-        let Heads { n_heads, n_kv_heads, head_dim } = self.call.a.heads;
-        let heads = n_heads / n_kv_heads;
+        let Heads { n_heads, head_dim, .. } = self.call.a.heads;
         let row = self.call.lane.row0 as usize;
         let keys = self.call.keys;
+        let CacheFormat { keys: key_storage, values: value_storage, .. } = self.call.a.format;
         let blocks = &keys.blocks[self.blocks.clone()];
         let first = blocks.first().map_or(0, |block| block.first);
         let end = blocks.last().map_or(0, |block| block.first + block.len);
@@ -651,31 +864,21 @@ impl OneRow<'_> {
         let (sink_queries, recent_queries) = queries.split_at_mut(n_heads * head_dim);
         self.call.rotate_queries(s, row, true, 0, sink_queries);
         self.call.rotate_queries(s, row, false, 0, recent_queries);
-        let words = self.call.head_words();
-        let kv_words = n_kv_heads * words;
-        for block in blocks {
-            // Slots lie too far apart for the machine to see them coming.
-            for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
-                simd::prefetch(s, &keys.slot(key)[..kv_words]);
+        let queries = [&*sink_queries, &*recent_queries];
+        let mut left = blocks;
+        while let Some(block) = left.first() {
+            let run_end = keys.run_end(block.first);
+            let (run, rest) = left.split_at(left.iter().take_while(|block| block.first < run_end).count());
+            let scores = Scores { call: self.call, blocks: run, first, queries, weights, stride };
+            match (keys.is_packed(block.first), key_storage) {
+                (true, Storage { bits: Some(Bits::Eight), .. }) => dispatch(GroupScores::<8>(scores)),
+                (true, Storage { bits: Some(Bits::Four), .. }) => dispatch(GroupScores::<4>(scores)),
+                (true, Storage { bits: Some(Bits::Two), .. }) => dispatch(GroupScores::<2>(scores)),
+                (_, Storage { float: Float::F32, .. }) => dispatch(SlotScores::<F32>(scores)),
+                (_, Storage { float: Float::F16, .. }) => dispatch(SlotScores::<F16>(scores)),
+                (_, Storage { float: Float::Bf16, .. }) => dispatch(SlotScores::<BF16>(scores)),
             }
-            let slots = keys.slots(*block);
-            let queries = if block.first < keys.sinks { &*sink_queries } else { &*recent_queries };
-            for kv_head in 0..n_kv_heads {
-                let keys = slots.map(|slot| &slot[kv_head * words..(kv_head + 1) * words]);
-                let mut done = 0;
-                while done < heads {
-                    let head = kv_head * heads + done;
-                    let group = group_of(heads - done);
-                    let q = &queries[head * head_dim..(head + group) * head_dim];
-                    let w = &mut weights[head * stride + block.first - first..];
-                    match (group, head_dim) {
-                        (3, 64) => self.score_block::<S, HALF, 4, 3>(s, *block, keys, q, w, stride),
-                        (3, _) => self.score_block::<S, HALF, 0, 3>(s, *block, keys, q, w, stride),
-                        _ => self.score_block::<S, HALF, 0, 1>(s, *block, keys, q, w, stride),
-                    }
-                    done += group;
-                }
-            }
+            left = rest;
         }
         // Keys of this part that are sinks, and that are among the first.
         let sinks = keys.sinks.clamp(first, end) - first;
@@ -686,21 +889,19 @@ impl OneRow<'_> {
             self.partials[head * (head_dim + 4) + head_dim..][..4].copy_from_slice(&sums);
         }
         out.fill(0.0);
-        for near in (first.max(keys.first_value())..end).step_by(NEAR_KEYS) {
-            let near = near..end.min(near + NEAR_KEYS);
-            for key in near.end..end.min(near.end + NEAR_KEYS) {
-                simd::prefetch(s, &keys.slot(key)[kv_words..]);
-            }
-            let mut slots = [&[][..]; NEAR_KEYS];
-            for (slot, key) in slots.iter_mut().zip(near.clone()) {
-                *slot = keys.slot(key);
-            }
-            let slots = &slots[..near.len()];
-            for kv_head in 0..n_kv_heads {
-                let values = SlotValues::<HALF> { slots, at: (n_kv_heads + kv_head) * words, len: words };
-                let weights = &weights[kv_head * heads * stride + near.start - first..];
-                let out = &mut out[kv_head * heads * head_dim..(kv_head + 1) * heads * head_dim];
-                add_row(s, values, 0..near.len(), weights, stride, out, head_dim);
+        let mut at = first.max(keys.first_value());
+        while at < end {
+            let run = at..end.min(keys.run_end(at));
+            at = run.end;
+            let packed = keys.is_packed(run.start);
+            let sums = Sums { call: self.call, keys: run, first, weights, stride, out };
+            match (packed, value_storage) {
+                (true, Storage { bits: Some(Bits::Eight), .. }) => dispatch(GroupSums::<8>(sums)),
+                (true, Storage { bits: Some(Bits::Four), .. }) => dispatch(GroupSums::<4>(sums)),
+                (true, Storage { bits: Some(Bits::Two), .. }) => dispatch(GroupSums::<2>(sums)),
+                (_, Storage { float: Float::F32, .. }) => dispatch(SlotSums::<F32>(sums)),
+                (_, Storage { float: Float::F16, .. }) => dispatch(SlotSums::<F16>(sums)),
+                (_, Storage { float: Float::Bf16, .. }) => dispatch(SlotSums::<BF16>(sums)),
             }
         }
         for (partial, out) in self.partials.chunks_exact_mut(head_dim + 4).zip(out.chunks_exact(head_dim)) {
@@ -708,31 +909,246 @@ impl OneRow<'_> {
         }
         SCORES.set(scratch);
     }
+}
 
-    /// Scores of one block; query `g` writes its eight at `weights[g * stride]`. A head has `16 * N` channels; any number
-    /// where `N` is 0.
+/// The scores of blocks that lie alike.
+struct Scores<'a> {
+    call: &'a Call<'a>,
+    blocks: &'a [KeyBlock],
+    /// The key of the first weight.
+    first: usize,
+    /// Rotated for sinks and for recent keys.
+    queries: [&'a [f32]; 2],
+    /// `[n_heads, stride]`.
+    weights: &'a mut [f32],
+    stride: usize,
+}
+
+/// The keys of one head and block.
+trait BlockKeys: Copy {
+    type Key<S: Simd>: Copy;
+
+    /// A key.
+    fn key<S: Simd>(&self, s: S, lane: usize) -> Self::Key<S>;
+
+    /// Channels `8 * n..` and `head_dim / 2 + 8 * n..` of a key.
+    fn pair<S: Simd>(&self, s: S, key: Self::Key<S>, n: usize) -> [S::F; 2];
+}
+
+/// Keys in slots.
+#[derive(Clone, Copy)]
+struct SlotKeys<'a, const FLOAT: u8> {
+    keys: [&'a [u32]; BLOCK],
+    words: usize,
+}
+
+impl<'a, const FLOAT: u8> BlockKeys for SlotKeys<'a, FLOAT> {
+    type Key<S: Simd> = (&'a [u32], &'a [u32]);
+
     #[inline(always)]
-    fn score_block<S: Simd, const HALF: bool, const N: usize, const G: usize>(
-        &self,
+    fn key<S: Simd>(&self, _: S, lane: usize) -> Self::Key<S> {
+        self.keys[lane][..self.words].split_at(self.words / 2)
+    }
+
+    #[inline(always)]
+    fn pair<S: Simd>(&self, s: S, (low, high): Self::Key<S>, n: usize) -> [S::F; 2] {
+        [eight::<S, FLOAT>(s, low, n), eight::<S, FLOAT>(s, high, n)]
+    }
+}
+
+/// Packed keys of one group.
+#[derive(Clone, Copy)]
+struct GroupKeys<'a, const BITS: usize, const RAW: bool> {
+    codes: &'a [u32],
+    /// What a code is multiplied by, as `RAW` codes are.
+    scales: Halves<'a>,
+    zeros: Halves<'a>,
+    /// The first key's token, and the last's.
+    tokens: [usize; 2],
+}
+
+impl<const BITS: usize, const RAW: bool> GroupKeys<'_, BITS, RAW> {
+    /// The number of a key's first vector.
+    #[inline(always)]
+    fn first(&self, lane: usize) -> usize {
+        (self.tokens[0] + lane).min(self.tokens[1]) * 2 * self.scales.low.len()
+    }
+
+    #[inline(always)]
+    fn scaled<S: Simd>(&self, s: S, [low, high]: [S::F; 2], n: usize) -> [S::F; 2] {
+        [
+            s.mul_add(low, s.load(&self.scales.low[n]), s.load(&self.zeros.low[n])),
+            s.mul_add(high, s.load(&self.scales.high[n]), s.load(&self.zeros.high[n])),
+        ]
+    }
+}
+
+impl<const BITS: usize, const RAW: bool> BlockKeys for GroupKeys<'_, BITS, RAW> {
+    /// The number of its first vector.
+    type Key<S: Simd> = usize;
+
+    #[inline(always)]
+    fn key<S: Simd>(&self, _: S, lane: usize) -> usize {
+        self.first(lane)
+    }
+
+    #[inline(always)]
+    fn pair<S: Simd>(&self, s: S, first: usize, n: usize) -> [S::F; 2] {
+        let half = self.scales.low.len();
+        let low = some_codes::<S, BITS, RAW>(s, self.codes, first, n);
+        let high = some_codes::<S, BITS, RAW>(s, self.codes, first, half + n);
+        self.scaled(s, [low, high], n)
+    }
+}
+
+/// The same of 64 channels: a key's words stay in two registers.
+#[derive(Clone, Copy)]
+struct GroupKeys64<'a, const BITS: usize>(GroupKeys<'a, BITS, true>);
+
+impl<const BITS: usize> BlockKeys for GroupKeys64<'_, BITS> {
+    /// The words of the low and of the high half of the channels.
+    type Key<S: Simd> = [S::I; 2];
+
+    #[inline(always)]
+    fn key<S: Simd>(&self, s: S, lane: usize) -> Self::Key<S> {
+        let first = self.0.first(lane);
+        [raw_words::<S, BITS>(s, self.0.codes, first), raw_words::<S, BITS>(s, self.0.codes, first + 4)]
+    }
+
+    #[inline(always)]
+    fn pair<S: Simd>(&self, s: S, [low, high]: Self::Key<S>, n: usize) -> [S::F; 2] {
+        let low = turn_codes::<S, BITS>(s, low, n);
+        let high = turn_codes::<S, BITS>(s, high, (4 + n) % turns(BITS));
+        self.0.scaled(s, [low, high], n)
+    }
+}
+
+/// Of keys in slots, or of floats in groups.
+struct SlotScores<'a, const FLOAT: u8>(Scores<'a>);
+
+impl<const FLOAT: u8> Kernel for SlotScores<'_, FLOAT> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut scores = self.0;
+        let Heads { n_heads, n_kv_heads, head_dim } = scores.call.a.heads;
+        let heads = n_heads / n_kv_heads;
+        let keys = scores.call.keys;
+        let words = if FLOAT == F32 { head_dim } else { head_dim / 2 };
+        let kv_words = n_kv_heads * words;
+        let end = scores.blocks.last().map_or(0, |block| block.first + block.len);
+        let in_group = scores.blocks.first().is_some_and(|block| keys.is_packed(block.first));
+        for block in scores.blocks {
+            let mut slots = [&[][..]; BLOCK];
+            let mut head_stride = words;
+            if in_group {
+                head_stride = keys.layout.group_key_words();
+                let (group, token) = keys.group(block.first);
+                for (lane, slot) in slots.iter_mut().enumerate() {
+                    *slot = &group[(token + lane.min(block.len - 1)) * words..];
+                }
+            } else {
+                // Slots lie too far apart for the machine to see them coming.
+                for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
+                    simd::prefetch(s, &keys.slot(key)[..kv_words]);
+                }
+                slots = keys.slots(*block);
+            }
+            for kv_head in 0..n_kv_heads {
+                let at = kv_head * head_stride;
+                let keys = SlotKeys::<FLOAT> { keys: slots.map(|slot| &slot[at..at + words]), words };
+                let mut done = 0;
+                while done < heads {
+                    let (head, group) = (kv_head * heads + done, group_of(heads - done));
+                    match (group, head_dim) {
+                        (3, 64) => scores.block::<S, SlotKeys<'_, FLOAT>, 4, 3>(s, *block, keys, head),
+                        (3, _) => scores.block::<S, SlotKeys<'_, FLOAT>, 0, 3>(s, *block, keys, head),
+                        _ => scores.block::<S, SlotKeys<'_, FLOAT>, 0, 1>(s, *block, keys, head),
+                    }
+                    done += group;
+                }
+            }
+        }
+    }
+}
+
+/// Of packed keys of one group.
+struct GroupScores<'a, const BITS: usize>(Scores<'a>);
+
+impl<const BITS: usize> Kernel for GroupScores<'_, BITS> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if raw(BITS, self.0.call.a.heads.head_dim) { self.of::<S, true>(s) } else { self.of::<S, false>(s) }
+    }
+}
+
+impl<const BITS: usize> GroupScores<'_, BITS> {
+    #[inline(always)]
+    fn of<S: Simd, const RAW: bool>(self, s: S) {
+        let mut scores = self.0;
+        let Heads { n_heads, n_kv_heads, head_dim } = scores.call.a.heads;
+        let heads = n_heads / n_kv_heads;
+        let Some(first) = scores.blocks.first() else { return };
+        let layout = &scores.call.keys.layout;
+        let (group, token) = scores.call.keys.group(first.first);
+        let mut parameters = PARAMETERS.take();
+        parameters.resize(2 * head_dim, 0.0);
+        for kv_head in 0..n_kv_heads {
+            let part = &group[kv_head * layout.group_key_words()..][..layout.group_key_words()];
+            let (codes, words) = part.split_at(layout.code_words(layout.format.keys));
+            let (scales, zeros) = parameters.split_at_mut(head_dim);
+            let eights = scales.as_chunks_mut::<8>().0.iter_mut().zip(zeros.as_chunks_mut::<8>().0);
+            for (n, ((scale, zero), words)) in eights.zip(words.as_chunks().0).enumerate() {
+                let words = s.load_i(words);
+                let factor = if RAW { raw_factor(BITS, n) } else { 1.0 };
+                s.store(s.mul(simd::low_halves(s, words), s.splat(factor)), scale);
+                s.store(simd::high_halves(s, words), zero);
+            }
+            for block in scores.blocks {
+                let token = token + block.first - first.first;
+                let (scales, zeros) = (Halves::new(scales, head_dim / 16), Halves::new(zeros, head_dim / 16));
+                let keys = GroupKeys::<BITS, RAW> { codes, scales, zeros, tokens: [token, token + block.len - 1] };
+                let mut done = 0;
+                while done < heads {
+                    let (head, group) = (kv_head * heads + done, group_of(heads - done));
+                    match (group, head_dim) {
+                        (3, 64) if RAW => {
+                            let keys = GroupKeys::<BITS, true> { codes, scales, zeros, tokens: keys.tokens };
+                            scores.block::<S, GroupKeys64<'_, BITS>, 4, 3>(s, *block, GroupKeys64(keys), head);
+                        }
+                        (3, _) => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 3>(s, *block, keys, head),
+                        _ => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 1>(s, *block, keys, head),
+                    }
+                    done += group;
+                }
+            }
+        }
+        PARAMETERS.set(parameters);
+    }
+}
+
+impl Scores<'_> {
+    /// Scores of `G` heads from `head` on with one block. A head has `16 * N` channels; any number where `N` is 0.
+    #[inline(always)]
+    fn block<S: Simd, K: BlockKeys, const N: usize, const G: usize>(
+        &mut self,
         s: S,
         block: KeyBlock,
-        keys: [&[u32]; BLOCK],
-        queries: &[f32],
-        weights: &mut [f32],
-        stride: usize,
+        keys: K,
+        head: usize,
     ) {
         let half = if N > 0 { N } else { self.call.a.heads.head_dim / 16 };
         let head_dim = 16 * half;
-        let words = if HALF { head_dim / 2 } else { head_dim };
+        let queries = self.queries[usize::from(block.first >= self.call.keys.sinks)];
+        let queries = &queries[head * head_dim..(head + G) * head_dim];
         let queries: [_; G] = std::array::from_fn(|g| Halves::new(&queries[g * head_dim..(g + 1) * head_dim], half));
         let mut sums = [[s.splat(0.0); BLOCK]; G];
         for lane in 0..BLOCK {
-            let key = lane.min(block.len - 1);
-            let (low, high) = keys[lane][..words].split_at(words / 2);
-            let angles = Halves::new(&self.call.a.rope[(block.position + key) * head_dim..][..head_dim], half);
+            let key = keys.key(s, lane);
+            let position = block.position + lane.min(block.len - 1);
+            let angles = Halves::new(&self.call.a.rope[position * head_dim..][..head_dim], half);
             let mut sum = [s.splat(0.0); G];
             for n in 0..half {
-                let (x, y) = (eight::<S, HALF>(s, low, n), eight::<S, HALF>(s, high, n));
+                let [x, y] = keys.pair(s, key, n);
                 let [x, y] = rotate(s, x, y, s.load(&angles.low[n]), s.load(&angles.high[n]));
                 for g in 0..G {
                     let (low, high) = (s.load(&queries[g].low[n]), s.load(&queries[g].high[n]));
@@ -744,8 +1160,212 @@ impl OneRow<'_> {
             }
         }
         for g in 0..G {
-            if let Some(to) = weights[g * stride..].first_chunk_mut() {
+            let at = (head + g) * self.stride + block.first - self.first;
+            if let Some(to) = self.weights[at..].first_chunk_mut() {
                 s.store(s.sums(sums[g]), to);
+            }
+        }
+    }
+}
+
+/// The weighted sums of values that lie alike.
+struct Sums<'a> {
+    call: &'a Call<'a>,
+    keys: Range<usize>,
+    /// The key of the first weight.
+    first: usize,
+    /// `[n_heads, stride]`.
+    weights: &'a [f32],
+    stride: usize,
+    /// `[n_heads, head_dim]`, added to.
+    out: &'a mut [f32],
+}
+
+impl Sums<'_> {
+    /// Adds the values of some keys of a KV head for all heads that share it.
+    #[inline(always)]
+    fn add<S: Simd, V: Values>(&mut self, s: S, values: V, keys: Range<usize>, kv_head: usize) {
+        let Heads { n_heads, n_kv_heads, head_dim } = self.call.a.heads;
+        let heads = n_heads / n_kv_heads;
+        let weights = &self.weights[kv_head * heads * self.stride + keys.start - self.first..];
+        let out = &mut self.out[kv_head * heads * head_dim..(kv_head + 1) * heads * head_dim];
+        add_row(s, values, 0..keys.len(), weights, self.stride, out, head_dim);
+    }
+}
+
+/// Of values in slots, or of floats in groups.
+struct SlotSums<'a, const FLOAT: u8>(Sums<'a>);
+
+impl<const FLOAT: u8> Kernel for SlotSums<'_, FLOAT> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut sums = self.0;
+        let Heads { n_kv_heads, head_dim, .. } = sums.call.a.heads;
+        let keys = sums.call.keys;
+        let words = if FLOAT == F32 { head_dim } else { head_dim / 2 };
+        let (start, end) = (sums.keys.start, sums.keys.end);
+        let in_group = keys.is_packed(start);
+        let values_at = keys.layout.values_at();
+        for near in (start..end).step_by(NEAR_KEYS) {
+            let near = near..end.min(near + NEAR_KEYS);
+            let mut slots = [&[][..]; NEAR_KEYS];
+            if in_group {
+                let (group, token) = keys.group(near.start);
+                for (i, slot) in slots[..near.len()].iter_mut().enumerate() {
+                    *slot = &group[(token + i) * words..];
+                }
+            } else {
+                for key in near.end..end.min(near.end + NEAR_KEYS) {
+                    simd::prefetch(s, &keys.slot(key)[values_at..]);
+                }
+                for (slot, key) in slots.iter_mut().zip(near.clone()) {
+                    *slot = keys.slot(key);
+                }
+            }
+            let slots = &slots[..near.len()];
+            for kv_head in 0..n_kv_heads {
+                let at = if in_group { keys.layout.group_values_at(kv_head) } else { values_at + kv_head * words };
+                sums.add(s, SlotValues::<FLOAT> { slots, at, len: words }, near.clone(), kv_head);
+            }
+        }
+    }
+}
+
+/// Of packed values of one group.
+struct GroupSums<'a, const BITS: usize>(Sums<'a>);
+
+impl<const BITS: usize> Kernel for GroupSums<'_, BITS> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if raw(BITS, self.0.call.a.heads.head_dim) { self.of::<S, true>(s) } else { self.of::<S, false>(s) }
+    }
+}
+
+impl<const BITS: usize> GroupSums<'_, BITS> {
+    /// A weight times a scale is shared by as many channels, so that codes are summed up, and zeros apart.
+    #[inline(always)]
+    fn of<S: Simd, const RAW: bool>(self, s: S) {
+        let sums = self.0;
+        let Heads { n_heads, n_kv_heads, head_dim } = sums.call.a.heads;
+        let heads = n_heads / n_kv_heads;
+        let layout = &sums.call.keys.layout;
+        let (size, groups) = (layout.format.group, layout.channel_groups());
+        let (group, first) = sums.call.keys.group(sums.keys.start);
+        let len = sums.keys.len();
+        let mut scratch = PARAMETERS.take();
+        // Scales and zeros of each channel group and token, then a head's weights times scales.
+        scratch.resize(2 * groups * size + heads * groups * len, 0.0);
+        let (scales, rest) = scratch.split_at_mut(groups * size);
+        let (zeros, scaled) = rest.split_at_mut(groups * size);
+        for kv_head in 0..n_kv_heads {
+            let part = &group[layout.group_values_at(kv_head)..][..layout.group_value_words()];
+            let (codes, words) = part.split_at(layout.code_words(layout.format.values));
+            let eights = scales.as_chunks_mut::<8>().0.iter_mut().zip(zeros.as_chunks_mut::<8>().0);
+            for ((scale, zero), words) in eights.zip(words.as_chunks().0) {
+                let words = s.load_i(words);
+                s.store(simd::low_halves(s, words), scale);
+                s.store(simd::high_halves(s, words), zero);
+            }
+            for head in 0..heads {
+                let at = (kv_head * heads + head) * sums.stride + sums.keys.start - sums.first;
+                let weights = &sums.weights[at..at + len];
+                let out = &mut sums.out[(kv_head * heads + head) * head_dim..][..head_dim];
+                for g in 0..groups {
+                    let (scales, zeros) = (&scales[g * size + first..][..len], &zeros[g * size + first..][..len]);
+                    let scaled = &mut scaled[(head * groups + g) * len..][..len];
+                    for ((scaled, weight), scale) in scaled.iter_mut().zip(weights).zip(scales) {
+                        *scaled = weight * scale;
+                    }
+                    let (eights, rest) = weights.as_chunks::<8>();
+                    let (zeros, last) = zeros.as_chunks::<8>();
+                    let mut zero = s.splat(0.0);
+                    for (weights, zeros) in eights.iter().zip(zeros) {
+                        zero = s.mul_add(s.load(weights), s.load(zeros), zero);
+                    }
+                    let zero = simd::sum(s, zero) + rest.iter().zip(last).map(|(a, b)| a * b).sum::<f32>();
+                    for out in out.iter_mut().skip(g * size).take(size) {
+                        *out += zero;
+                    }
+                }
+            }
+            let mut at = 0;
+            while at < head_dim / 8 {
+                // Vectors that share their scales.
+                let left = ((8 * at / size + 1) * size).min(head_dim) / 8 - at;
+                let vectors = if RAW && left >= 4 && S::WIDE && heads % 3 == 0 && at % 4 == 0 { 4 } else { 1 };
+                let mut head = 0;
+                while head < heads {
+                    let heads_at_once = group_of(heads - head);
+                    let out = &mut sums.out[(kv_head * heads + head) * head_dim..][..heads_at_once * head_dim];
+                    let from = CodeSums { codes, first: first * (head_dim / 8), vectors: head_dim / 8, at, len };
+                    let scaled = &scaled[(head * groups + 8 * at / size) * len..];
+                    match (heads_at_once, vectors, at % turns(BITS)) {
+                        (3, 4, 0) if RAW => from.add::<S, BITS, true, 3, 4, 0>(s, scaled, groups * len, out),
+                        (3, 4, 4) if RAW => from.add::<S, BITS, true, 3, 4, 4>(s, scaled, groups * len, out),
+                        (3, _, _) => from.add::<S, BITS, RAW, 3, 1, NO_TURN>(s, scaled, groups * len, out),
+                        _ => from.add::<S, BITS, RAW, 1, 1, NO_TURN>(s, scaled, groups * len, out),
+                    }
+                    head += heads_at_once;
+                }
+                at += vectors;
+            }
+        }
+        PARAMETERS.set(scratch);
+    }
+}
+
+/// Vectors that are not all in the same words.
+const NO_TURN: usize = usize::MAX;
+
+/// Codes of some vectors of the tokens of a group.
+struct CodeSums<'a> {
+    codes: &'a [u32],
+    /// The first vector of the first token, and vectors of a token.
+    first: usize,
+    vectors: usize,
+    /// The first vector, of a token's.
+    at: usize,
+    /// Tokens.
+    len: usize,
+}
+
+impl CodeSums<'_> {
+    /// Adds `N` vectors times the weights of `G` heads, which are `stride` apart, to `out`. `TURN` is the first vector's,
+    /// where all of them are in the same words.
+    #[inline(always)]
+    fn add<S: Simd, const BITS: usize, const RAW: bool, const G: usize, const N: usize, const TURN: usize>(
+        &self,
+        s: S,
+        weights: &[f32],
+        stride: usize,
+        out: &mut [f32],
+    ) {
+        let weights: [&[f32]; G] = std::array::from_fn(|g| &weights[g * stride..][..self.len]);
+        let mut sums = [[s.splat(0.0); G]; N];
+        for i in 0..self.len {
+            let first = self.first + i * self.vectors;
+            let mut weight = [s.splat(0.0); G];
+            for g in 0..G {
+                weight[g] = s.splat(weights[g][i]);
+            }
+            let words =
+                if TURN == NO_TURN { s.splat_i(0) } else { raw_words::<S, BITS>(s, self.codes, first + self.at) };
+            for (n, sums) in sums.iter_mut().enumerate() {
+                let codes = match TURN {
+                    NO_TURN => some_codes::<S, BITS, RAW>(s, self.codes, first, self.at + n),
+                    _ => turn_codes::<S, BITS>(s, words, TURN + n),
+                };
+                for g in 0..G {
+                    sums[g] = s.mul_add(weight[g], codes, sums[g]);
+                }
+            }
+        }
+        let out = out.as_chunks_mut::<8>().0;
+        for (n, sums) in sums.into_iter().enumerate() {
+            let factor = s.splat(if RAW { raw_factor(BITS, self.at + n) } else { 1.0 });
+            for (g, sum) in sums.into_iter().enumerate() {
+                let out = &mut out[g * self.vectors + self.at + n];
+                s.store(s.mul_add(sum, factor, s.load(out)), out);
             }
         }
     }
@@ -767,7 +1387,6 @@ impl Kernel for Prepare<'_> {
         let block = keys.blocks[self.block];
         let mut angles = vec![[0.0; BLOCK]; head_dim];
         self.call.angles(s, block, &mut angles);
-        let words = self.call.head_words();
         for kv_head in 0..n_kv_heads {
             let at = (kv_head * keys.blocks.len() + self.block) * head_dim;
             // SAFETY: parts have different blocks.
@@ -777,13 +1396,7 @@ impl Kernel for Prepare<'_> {
             // SAFETY: parts have different blocks, and blocks different keys.
             let values = unsafe { self.values.range(at..at + block.len * head_dim) };
             for (i, value) in values.chunks_exact_mut(head_dim).enumerate() {
-                let from = &keys.slot(block.first + i)[(n_kv_heads + kv_head) * words..][..words];
-                for (n, value) in value.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                    match self.call.a.storage {
-                        Storage::F32 => s.store(eight::<S, false>(s, from, n), value),
-                        Storage::F16 => s.store(eight::<S, true>(s, from, n), value),
-                    }
-                }
+                self.call.unpack_value(s, block.first + i, kv_head, value.as_chunks_mut().0);
             }
         }
     }

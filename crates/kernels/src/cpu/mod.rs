@@ -27,27 +27,6 @@ pub use embed::embed;
 pub use head::head;
 pub use linear::{Arithmetic, Epilogue, Norm, linear, linear_by};
 
-/// How the arena keeps keys and values. One slot holds the keys of all key/value heads, then
-/// their values; keys are not rotated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Storage {
-    /// One value a word.
-    F32,
-    /// Two values a word, the low half first. Rounded to nearest even, clamped to ±65504.
-    F16,
-}
-
-impl Storage {
-    /// Words of a slot.
-    pub const fn slot_words(self, heads: Heads) -> usize {
-        let values = 2 * heads.n_kv_heads * heads.head_dim;
-        match self {
-            Storage::F32 => values,
-            Storage::F16 => values / 2,
-        }
-    }
-}
-
 /// The heads of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Heads {

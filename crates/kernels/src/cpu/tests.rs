@@ -2,8 +2,10 @@
 
 use super::*;
 use crate::NO_SINK_LOGIT;
+use crate::cache::{Bits, Float};
 use crate::packed::{Codec, Format, OCTET, Packed, octets, pack_octet, pack_octet_f32};
 use crate::step::*;
+use crate::{CacheFormat, Storage};
 use half::f16;
 
 /// A small generator, so that every run tests the same numbers.
@@ -264,7 +266,7 @@ fn f32_rows_pack_as_their_bytes_do() {
 /// A stream of random queries, keys and values through a cache of one layer.
 struct Stream {
     heads: Heads,
-    storage: Storage,
+    format: CacheFormat,
     sinks: u32,
     recent: u32,
     /// `positions: stream` instead of `slot`.
@@ -277,7 +279,7 @@ struct Stream {
 
 const PLAIN: Stream = Stream {
     heads: SMOL,
-    storage: Storage::F32,
+    format: CacheFormat::of(Storage::F32),
     sinks: 0,
     recent: 1,
     stream_positions: false,
@@ -294,12 +296,88 @@ impl Stream {
             .unzip()
     }
 
+    /// The tokens below which all but sinks are packed when `fed` tokens have been read.
+    fn packed(&self, fed: u32) -> u32 {
+        self.sinks
+            + fed.saturating_sub(self.sinks).checked_div(self.format.tail as u32).unwrap_or(0) * self.format.tail as u32
+    }
+
+    /// Chunks, cut where tokens are packed.
+    fn cut(&self, chunks: &[u32]) -> Vec<u32> {
+        let mut fed = 0;
+        let mut cut = Vec::new();
+        for &chunk in chunks {
+            let mut rows = 0;
+            for _ in 0..chunk {
+                rows += 1;
+                fed += 1;
+                if self.packed(fed) > self.packed(fed - 1) {
+                    cut.push(rows);
+                    rows = 0;
+                }
+            }
+            cut.extend((rows > 0).then_some(rows));
+        }
+        cut
+    }
+
+    /// Whether a column of `qkv` is a key's, a value's, or else a query's.
+    fn storage_of(&self, column: usize) -> Option<Storage> {
+        let keys_at = self.heads.q_cols();
+        let values_at = keys_at + self.heads.kv_cols();
+        (column >= keys_at).then_some(if column < values_at { self.format.keys } else { self.format.values })
+    }
+
+    /// What is kept of `qkv` as floats.
+    fn rounded(&self, qkv: &[f32]) -> Vec<f32> {
+        let round =
+            |(i, &x): (usize, &f32)| match self.storage_of(i % self.heads.qkv_cols()).map(|storage| storage.float) {
+                None | Some(Float::F32) => x,
+                Some(Float::F16) => f16::from_f32(x).to_f32(),
+                Some(Float::Bf16) => half::bf16::from_f32(x).to_f32(),
+            };
+        qkv.iter().enumerate().map(round).collect()
+    }
+
+    /// What is kept of `rounded` once it is packed: codes of values between the least and the most of their group.
+    fn unpacked(&self, rounded: &[f32]) -> Vec<f32> {
+        let cols = self.heads.qkv_cols();
+        let values_at = self.heads.q_cols() + self.heads.kv_cols();
+        let size = self.format.group.max(1);
+        let mut out = rounded.to_vec();
+        for i in 0..rounded.len() {
+            let (index, column) = (i / cols, i % cols);
+            let Some(bits) = self.storage_of(column).and_then(|storage| storage.bits) else { continue };
+            let Some(recent) = index.checked_sub(self.sinks as usize) else { continue };
+            let group: Vec<f32> = if column < values_at {
+                let first = index - recent % size;
+                (first..first + size).filter_map(|index| rounded.get(index * cols + column)).copied().collect()
+            } else {
+                let channel = (column - values_at) % self.heads.head_dim;
+                let first = channel / size * size;
+                rounded[i - channel..][first..(first + size).min(self.heads.head_dim)].to_vec()
+            };
+            let least = group.iter().copied().fold(f32::INFINITY, f32::min);
+            let most = group.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let levels = match bits {
+                Bits::Eight => 255.0,
+                Bits::Four => 15.0,
+                Bits::Two => 3.0,
+            };
+            let scale = f16::from_f32((most - least) / levels).to_f32();
+            let zero = f16::from_f32(least).to_f32();
+            let code = ((rounded[i] - zero) / scale).round_ties_even().clamp(0.0, levels);
+            out[i] = code * scale + zero;
+        }
+        out
+    }
+
     /// Feeds `qkv` in chunks of the given sizes; returns the output and `[row][head]` masses.
     /// `first(t)` is the oldest recent index that token t sees.
     fn feed(&self, qkv: &[f32], chunks: &[u32], first: &dyn Fn(u32) -> u32) -> (Vec<f32>, Vec<[f32; 2]>) {
         let hd = self.heads.head_dim;
-        let slot_words = self.storage.slot_words(self.heads);
-        let mut arena = vec![u32::MAX; (self.sinks + self.recent) as usize * slot_words];
+        let layout = self.format.layout(self.heads, self.sinks as usize, self.recent as usize);
+        let mut arena = vec![u32::MAX; layout.words()];
         let rope: Vec<f32> = (0..self.sinks + self.recent + 300)
             .flat_map(|p| {
                 let (cos, sin) = self.angles(f64::from(p));
@@ -311,7 +389,7 @@ impl Stream {
             (0..self.heads.n_heads).map(|head| if self.learned { head as f32 - 3.0 } else { NO_SINK_LOGIT }).collect();
         let (mut outs, mut masses) = (Vec::new(), Vec::new());
         let mut start = 0;
-        for &rows in chunks {
+        for rows in self.cut(chunks) {
             // A second lane that rests, and rows of another lane before ours.
             let row0 = 2;
             let all = (row0 + rows) as usize;
@@ -327,6 +405,8 @@ impl Stream {
                 base,
                 sinks: self.sinks,
                 recent: self.recent,
+                packed: self.packed(start),
+                packs_to: self.packed(start + rows),
                 flags: self.flags,
                 ..LaneStep::default()
             };
@@ -361,7 +441,7 @@ impl Stream {
             let mut report = vec![0.0; all * report_layout.stride()];
             let attention = Attend {
                 heads: self.heads,
-                storage: self.storage,
+                format: self.format,
                 rope: &rope,
                 step,
                 store: 0,
@@ -370,7 +450,7 @@ impl Stream {
                 report: report_layout,
             };
             attend(&attention, &chunk, &arena, &mut out, &mut report);
-            append(self.heads, self.storage, step, 0, &chunk, &mut arena);
+            append(self.heads, self.format, step, 0, &chunk, &mut arena);
             outs.extend(&out[row0 as usize * self.heads.q_cols()..]);
             for row in row0 as usize..all {
                 for head in 0..self.heads.n_heads {
@@ -384,16 +464,12 @@ impl Stream {
     }
 
     /// The literal definition: keys by slot, each rotated by its own position.
-    fn reference(&self, qkv: &[f32], t: u32, head: usize, first: u32) -> (Vec<f64>, [f64; 2]) {
+    fn reference(&self, [rounded, unpacked]: [&[f32]; 2], t: u32, head: usize, first: u32) -> (Vec<f64>, [f64; 2]) {
         let hd = self.heads.head_dim;
         let kv_head = head * self.heads.n_kv_heads / self.heads.n_heads;
         let value = |index: u32, column: usize| {
-            let value = qkv[index as usize * self.heads.qkv_cols() + column];
-            if self.storage == Storage::F16 && column >= self.heads.q_cols() {
-                f16::from_f32(value).to_f64()
-            } else {
-                f64::from(value)
-            }
+            let packed = index >= self.sinks && index < self.packed(t);
+            f64::from(if packed { unpacked } else { rounded }[index as usize * self.heads.qkv_cols() + column])
         };
         let rotated = |index: u32, column: usize, position: u32| -> Vec<f64> {
             let (cos, sin) = self.angles(f64::from(position));
@@ -445,12 +521,14 @@ impl Stream {
         let tokens: u32 = chunks.iter().sum();
         let qkv = random.normals(tokens as usize * self.heads.qkv_cols());
         let (out, masses) = self.feed(&qkv, chunks, first);
+        let rounded = self.rounded(&qkv);
+        let unpacked = self.unpacked(&rounded);
         for t in 0..tokens {
             for head in 0..self.heads.n_heads {
-                let (expected, expected_masses) = self.reference(&qkv, t, head, first(t));
+                let (expected, expected_masses) = self.reference([&rounded, &unpacked], t, head, first(t));
                 let what = format!(
                     "{:?}, {:?}, S={}, R={}, chunks {chunks:?}, token {t}, head {head}",
-                    self.heads, self.storage, self.sinks, self.recent
+                    self.heads, self.format, self.sinks, self.recent
                 );
                 let at = t as usize * self.heads.q_cols() + head * self.heads.head_dim;
                 for (c, expected) in expected.into_iter().enumerate() {
@@ -473,11 +551,16 @@ const SMOL: Heads = Heads { n_heads: 9, n_kv_heads: 3, head_dim: 64 };
 fn attend_is_the_f64_definition() {
     let wide = Heads { n_heads: 8, n_kv_heads: 1, head_dim: 16 };
     let plain = Heads { n_heads: 2, n_kv_heads: 2, head_dim: 80 };
-    for (heads, storage) in
-        [(SMOL, Storage::F16), (SMOL, Storage::F32), (wide, Storage::F16), (plain, Storage::F32), (plain, Storage::F16)]
-    {
+    for (heads, storage) in [
+        (SMOL, Storage::F16),
+        (SMOL, Storage::F32),
+        (wide, Storage::F16),
+        (plain, Storage::F32),
+        (plain, Storage::F16),
+        (SMOL, Storage::BF16),
+    ] {
         for (sinks, recent) in [(0, 8), (4, 12), (2, 29), (3, 1)] {
-            let stream = Stream { heads, storage, sinks, recent, ..PLAIN };
+            let stream = Stream { heads, format: CacheFormat::of(storage), sinks, recent, ..PLAIN };
             let first = |t: u32| (t + 1).saturating_sub(recent);
             stream.check(&[1; 45], &first);
             stream.check(&[2, 1, 7, 31, 4], &first);
@@ -488,7 +571,14 @@ fn attend_is_the_f64_definition() {
 
 #[test]
 fn attend_by_stream_positions() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 8, stream_positions: true, ..PLAIN };
+    let stream = Stream {
+        heads: SMOL,
+        format: CacheFormat::of(Storage::F16),
+        sinks: 4,
+        recent: 8,
+        stream_positions: true,
+        ..PLAIN
+    };
     stream.check(&[1, 5, 1, 30], &|t| (t + 1).saturating_sub(8));
 }
 
@@ -497,7 +587,8 @@ fn attend_with_one_more_logit_and_with_sinks_that_add_nothing() {
     for (flags, learned) in [(SOFTMAX_ONE, false), (0, true), (ZERO_SINKS, false), (ZERO_SINKS, true), (3, false)] {
         for (sinks, recent) in [(4, 12), (9, 100), (0, 5)] {
             for storage in [Storage::F16, Storage::F32] {
-                let stream = Stream { storage, sinks, recent, flags, learned, ..PLAIN };
+                let format = CacheFormat::of(storage);
+                let stream = Stream { format, sinks, recent, flags, learned, ..PLAIN };
                 let first = |t: u32| (t + 1).saturating_sub(recent);
                 stream.check(&[1; 120], &first);
                 stream.check(&[2, 1, 7, 41, 4], &first);
@@ -509,7 +600,7 @@ fn attend_with_one_more_logit_and_with_sinks_that_add_nothing() {
 /// A turn is evicted: after token 20 nothing older than 17 is seen, though it is still held.
 #[test]
 fn attend_with_irregular_eviction() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 16, ..PLAIN };
+    let stream = Stream { heads: SMOL, format: CacheFormat::of(Storage::F16), sinks: 4, recent: 16, ..PLAIN };
     let first = |t: u32| (t + 1).saturating_sub(16).max(if t > 20 { 17 } else { 0 });
     stream.check(&[1; 40], &first);
     stream.check(&[11, 29], &first);
@@ -517,15 +608,80 @@ fn attend_with_irregular_eviction() {
 
 #[test]
 fn attend_over_a_long_cache() {
-    let stream = Stream { heads: SMOL, storage: Storage::F16, sinks: 4, recent: 300, ..PLAIN };
+    let stream = Stream { heads: SMOL, format: CacheFormat::of(Storage::F16), sinks: 4, recent: 300, ..PLAIN };
     stream.check(&[256, 100, 1, 1], &|t| (t + 1).saturating_sub(300));
+}
+
+/// Caches shorter and longer than the group and the tail; chunks that cross three packings; one KV head; channels that
+/// are no multiple of the group; K and V kept apart.
+#[test]
+fn attend_over_packed_caches_is_the_f64_definition() {
+    let wide = Heads { n_heads: 8, n_kv_heads: 1, head_dim: 16 };
+    let plain = Heads { n_heads: 2, n_kv_heads: 2, head_dim: 80 };
+    let alike = |storage, group, tail| CacheFormat::new(storage, storage, group, tail);
+    for (heads, format) in [
+        (SMOL, alike(Storage::INT8, 32, 32)),
+        (SMOL, alike(Storage::INT4, 32, 32)),
+        (SMOL, alike(Storage::INT2, 32, 32)),
+        (SMOL, alike(Storage::INT4, 8, 24)),
+        (SMOL, alike(Storage::INT2, 24, 48)),
+        (wide, alike(Storage::INT2, 8, 8)),
+        (wide, alike(Storage::INT4, 16, 16)),
+        (plain, alike(Storage::INT8, 32, 64)),
+        (plain, alike(Storage::INT4, 32, 32)),
+        (plain, alike(Storage::INT2, 16, 32)),
+        (SMOL, CacheFormat::new(Storage::INT8, Storage::INT2, 32, 32)),
+        (SMOL, CacheFormat::new(Storage::F16, Storage::INT4, 32, 32)),
+        (SMOL, CacheFormat::new(Storage::INT4, Storage::F32, 32, 32)),
+        (SMOL, CacheFormat::new(Storage::BF16, Storage::INT8, 32, 32)),
+    ] {
+        for (sinks, recent) in [(0, 40), (4, 100), (3, 5), (2, 64)] {
+            let stream = Stream { heads, format, sinks, recent, ..PLAIN };
+            let first = |t: u32| (t + 1).saturating_sub(recent);
+            stream.check(&[1; 140], &first);
+            stream.check(&[99, 1, 1, 39], &first);
+        }
+    }
+}
+
+/// Eviction inside a group, at its edge, and of whole groups, by turns.
+#[test]
+fn attend_over_packed_caches_with_irregular_eviction() {
+    for edge in [35, 36, 37, 68, 90, 100] {
+        let format = CacheFormat::new(Storage::INT4, Storage::INT4, 32, 32);
+        let stream = Stream { heads: SMOL, format, sinks: 4, recent: 96, ..PLAIN };
+        let first = |t: u32| (t + 1).saturating_sub(96).max(if t >= 110 { edge } else { 0 });
+        stream.check(&[1; 150], &first);
+        stream.check(&[64, 86], &first);
+    }
+}
+
+/// The bits of packed words: a group's tokens go in as rows, and codes, scales and zeros come out as the golden file has
+/// them. Sinks and tail are f32, so that values are not rounded before.
+#[test]
+fn append_packs_the_golden_vectors() {
+    for case in crate::cache::golden::cases() {
+        for (bits, expected) in &case.packed {
+            let storage = Storage { float: Float::F32, bits: Some(*bits) };
+            let format = CacheFormat::new(storage, storage, 32, 32);
+            let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: case.channels };
+            let layout = format.layout(heads, 0, 32);
+            let step_layout = StepLayout { lanes: 1, rows: 32, head_dim: case.channels };
+            let mut words = vec![0; step_layout.words()];
+            let lane = LaneStep { rows: 32, recent: 32, packs_to: 32, ..LaneStep::default() };
+            StepWriter::new(step_layout, &mut words).lane(0, &lane);
+            let mut arena = vec![u32::MAX; layout.words()];
+            append(heads, format, StepView::new(step_layout, &words), 0, &case.rows(), &mut arena);
+            case.check(*bits, expected, &layout, &arena);
+        }
+    }
 }
 
 /// The whole life of a small cache: which token each slot holds after each chunk.
 #[test]
 fn append_fills_sinks_then_the_ring() {
     let heads = Heads { n_heads: 1, n_kv_heads: 1, head_dim: 16 };
-    let storage = Storage::F16;
+    let format = CacheFormat::of(Storage::F16);
     let none = 99;
     let mut arena = vec![u32::from(f16::from_f32(99.0).to_bits()) * 0x1_0001; 5 * 16];
     let mut start = 0;
@@ -543,7 +699,7 @@ fn append_fills_sinks_then_the_ring() {
         StepWriter::new(layout, &mut words).lane(0, &lane);
         let qkv: Vec<f32> =
             (0..rows).flat_map(|row| std::iter::repeat_n(start as f32 + row as f32, heads.qkv_cols())).collect();
-        append(heads, storage, StepView::new(layout, &words), 0, &qkv, &mut arena);
+        append(heads, format, StepView::new(layout, &words), 0, &qkv, &mut arena);
         for (slot, token) in life.into_iter().enumerate() {
             let word = u32::from(f16::from_f32(token as f32).to_bits()) * 0x1_0001;
             assert_eq!(arena[slot * 16..][..16], [word; 16], "slot {slot} after {rows} rows");
@@ -562,8 +718,8 @@ fn append_rounds_to_the_nearest_half() {
     let mut qkv = vec![0.0; 48];
     // Ties to even, a subnormal, and what no half can hold.
     qkv[16..24].copy_from_slice(&[1.0, 1.000_488_3, 1.001_464_8, 5.960_464_5e-8, 1e6, -1e6, -0.0, 1.000_489]);
-    let mut arena = vec![0; 16];
-    append(heads, Storage::F16, StepView::new(layout, &words), 0, &qkv, &mut arena);
+    let mut arena = vec![0; 32];
+    append(heads, CacheFormat::of(Storage::F16), StepView::new(layout, &words), 0, &qkv, &mut arena);
     assert_eq!(arena[..4], [0x3C00_3C00, 0x0001_3C02, 0xFBFF_7BFF, 0x3C01_8000]);
 }
 
@@ -653,7 +809,19 @@ fn step_rows_read_as_written() {
     assert_eq!(layout.words(), 8 + 2 * 12 + 2 * (72 + 16));
     let mut words = vec![9; layout.words()];
     let mut writer = StepWriter::new(layout, &mut words);
-    let lane = LaneStep { row0: 1, rows: 2, start: 3, base: 4, sinks: 5, recent: 6, at: 7, store: 8, flags: 9 };
+    let lane = LaneStep {
+        row0: 1,
+        rows: 2,
+        start: 3,
+        base: 4,
+        sinks: 5,
+        recent: 6,
+        at: 7,
+        store: 8,
+        flags: 9,
+        packed: 10,
+        packs_to: 11,
+    };
     let row = RowStep {
         token: 1,
         forced: Some(2),
@@ -675,7 +843,7 @@ fn step_rows_read_as_written() {
     assert_eq!(step.row(1), row);
     // The words themselves are the contract with the shaders.
     assert_eq!(words[..8], [2, 1, 1, 0, 0, 0, 0, 0]);
-    assert_eq!(words[20..32], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0]);
+    assert_eq!(words[20..32], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0]);
     let at = 32 + 88;
     assert_eq!(words[at..at + 11], [1, 2, 3, 4, 5, 6, 1.5f32.to_bits(), 2, 8, 9, 0]);
     assert_eq!(words[at + 72 + 7..at + 72 + 9], [0.25f32.to_bits(), 0.75f32.to_bits()]);
