@@ -126,6 +126,7 @@ fn golden_codes(place: &Place) {
                 heads,
                 format,
                 keys: 32,
+                slots: 32,
                 store: 0,
                 layer: 0,
                 step: step_layout,
