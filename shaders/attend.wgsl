@@ -2,16 +2,17 @@
 // the recent tokens from `first` to the token itself; what came before this chunk is read from the cache, packed or not,
 // the chunk's own K and V from `qkv`, rounded as the cache rounds them. Keys are stored un-rotated: a sink key is rotated by its
 // slot, a recent key by its distance from `base`; the query has one rotation for each kind.
-// Writes the tile's largest score, its sums and its weighted V; merge.wgsl joins the tiles.
-// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, THREADS (of a workgroup; a tile's keys are shared among them), LANES,
-// ROWS. Needs step.wgsl, and either slots.wgsl with storage_*.wgsl or parts.wgsl with parts_load.wgsl.
+// Writes the tile's largest score, its sums and its weighted V; merge.wgsl joins the tiles. Where the step asks for the probs
+// of a head of this layer, its scores are kept for merge.wgsl too.
+// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, SLOTS (that `part` has for a lane's scores), THREADS (of a workgroup; a
+// tile's keys are shared among them), LANES, ROWS. Needs step.wgsl, and either slots.wgsl with storage_*.wgsl or parts.wgsl with parts_load.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;
 @group(0) @binding(2) var<storage, read_write> arena: array<u32>; // of each lane, as place_of says
 @group(0) @binding(3) var<storage, read_write> rope: array<f32>;  // (positions, cos and sin, head_dim/2)
-@group(0) @binding(4) var<storage, read_write> part: array<f32>;  // (rows, n_heads, tiles, 4 + head_dim)
-@group(0) @binding(5) var<uniform> info: vec4<u32>;               // store
+@group(0) @binding(4) var<storage, read_write> part: array<f32>;  // (lanes, SLOTS), then (rows, n_heads, tiles, 4 + head_dim)
+@group(0) @binding(5) var<uniform> info: vec4<u32>;               // store, layer
 
 const TILE: u32 = 64u;
 const KEYS: u32 = TILE / THREADS;
@@ -20,6 +21,7 @@ const HALF: u32 = HEAD_DIM / 2u;
 const GROUP: u32 = N_HEADS / N_KV_HEADS;
 const QKV: u32 = (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM;
 const PART: u32 = 4u + HEAD_DIM;
+const PARTS_AT: u32 = LANES * SLOTS;
 const IN_CHUNK: u32 = 0x80000000u;
 
 var<workgroup> query: array<f32, 2 * GROUP * HEAD_DIM>; // for sink keys, then for recent keys
@@ -117,6 +119,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
+    if (live && info.y == step_asked_layer() && is_last(lane, row)) {
+        // Of a head of another group this is no number of a head here, since it wraps.
+        let asked = step_asked_head() - kv_head * GROUP;
+        if (asked < GROUP) {
+            for (var n = thread; n < count; n += THREADS) {
+                part[lane * SLOTS + tile * TILE + n] = score[asked * TILE + n];
+            }
+        }
+    }
     var largest: array<f32, GROUP>;
     for (var g = 0u; g < GROUP; g++) {
         largest[g] = -3.0e38;
@@ -130,7 +141,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     if (!live) { return; }
 
     for (var g = 0u; g < GROUP; g++) {
-        let out = ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART;
+        let out = PARTS_AT + ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART;
         if (thread == 0u) {
             var sum = 0.0;
             var sink_sum = 0.0;
@@ -165,7 +176,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         for (var g = 0u; g < GROUP; g++) {
             for (var i = 0u; i < PAIRS; i++) {
                 let channel = c + i * 2u * THREADS;
-                let out = ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART + 4u + channel;
+                let out = PARTS_AT + ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART + 4u + channel;
                 part[out] = sums[g * PAIRS + i].x;
                 part[out + 1u] = sums[g * PAIRS + i].y;
             }

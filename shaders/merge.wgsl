@@ -1,9 +1,9 @@
 // Joins the tiles of attend.wgsl into the head's output and reports the share of attention on the sinks and on the
-// first four slots. The denominator has one more logit: what the head has learned, or 0 for a lane with softmax one.
+// first four slots. Scores that attend.wgsl has kept become probs. The denominator has one more logit: what the head has learned, or 0 for a lane with softmax one.
 // One workgroup a (head, row), one channel a thread.
-// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, REPORT (stride of a report row), MASSES, LANES, ROWS. Needs step.wgsl.
+// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, SLOTS, REPORT (stride of a report row), MASSES, LANES, ROWS. Needs step.wgsl.
 
-@group(0) @binding(0) var<storage, read_write> part: array<f32>;   // (rows, n_heads, tiles, 4 + head_dim)
+@group(0) @binding(0) var<storage, read_write> part: array<f32>;   // (lanes, SLOTS), then (rows, n_heads, tiles, 4 + head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;
 @group(0) @binding(2) var<storage, read_write> out: array<f32>;    // (rows, n_heads * head_dim)
 @group(0) @binding(3) var<storage, read_write> report: array<f32>; // (rows, REPORT)
@@ -21,7 +21,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let lane = lane_of(row, info.x);
     if (lane == LANES) { return; }
     let used = (row_held(row) + TILE - 1u) / TILE;
-    let parts = (row * N_HEADS + head) * TILES * PART;
+    let parts = LANES * SLOTS + (row * N_HEADS + head) * TILES * PART;
     let extra = select(sink_logits[head], 0.0, lane_has(lane, SOFTMAX_ONE));
     var largest = extra;
     for (var s = 0u; s < used; s++) { largest = max(largest, part[parts + s * PART]); }
@@ -42,6 +42,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             v += exp(part[at] - largest) * part[at + 4u + c];
         }
         out[(row * N_HEADS + head) * HEAD_DIM + c] = v / sum;
+    }
+    if (info.y == step_asked_layer() && head == step_asked_head() && is_last(lane, row)) {
+        for (var n = thread; n < row_held(row); n += 64u) {
+            let at = lane * SLOTS + n;
+            part[at] = exp(part[at] - largest) / sum;
+        }
     }
     if (thread == 0u) {
         let at = row * REPORT + MASSES + (info.y * N_HEADS + head) * 2u;

@@ -12,6 +12,9 @@ const STEP_ROWS_AT: u32 = STEP_HEADER + LANES * STEP_LANE;
 fn step_rows() -> u32 { return step[0]; }
 fn step_head_first() -> u32 { return step[1]; }
 fn step_head_rows() -> u32 { return step[2]; }
+// The layer and the head whose probs are asked for; NO_ID where none are.
+fn step_asked_layer() -> u32 { return step[3]; }
+fn step_asked_head() -> u32 { return step[4]; }
 
 fn lane_at(lane: u32) -> u32 { return STEP_HEADER + lane * STEP_LANE; }
 fn lane_row0(lane: u32) -> u32 { return step[lane_at(lane)]; }
@@ -33,6 +36,9 @@ fn lane_of(row: u32, store: u32) -> u32 {
     }
     return LANES;
 }
+
+// Whether a row of a lane is its last, of which probs can be asked.
+fn is_last(lane: u32, row: u32) -> bool { return row + 1u == lane_row0(lane) + lane_rows(lane); }
 
 fn row_at(row: u32) -> u32 { return STEP_ROWS_AT + row * STEP_ROW; }
 fn row_id(row: u32) -> u32 { return step[row_at(row)]; }

@@ -1,5 +1,6 @@
 use crate::golden::{Policies, check_logits, losses};
 use crate::identities::{ROUNDING, ROUNDING_F16, median_difference};
+use crate::probs;
 use kernels::cache::{Bits, Float};
 use kernels::step::{LaneStep, ReportLayout, StepLayout, StepWriter};
 use kernels::{AttendParams, CacheFormat, FloatBuffer, Heads, Storage, WordBuffer};
@@ -27,6 +28,7 @@ fn the_gpu_agrees() {
     packed_twins(&place);
     lanes(&place);
     replays(&place);
+    probs(&place);
     real(&place);
 }
 
@@ -126,6 +128,7 @@ fn golden_codes(place: &Place) {
                 heads,
                 format,
                 keys: 32,
+                slots: 32,
                 store: 0,
                 layer: 0,
                 step: step_layout,
@@ -230,6 +233,60 @@ fn lanes(place: &Place) {
                 assert!((a - b).abs() < ROUNDING_F16 as f32, "{a} and {b}");
             }
         }
+    }
+}
+
+/// The probs of another head at each step, of lanes of every kind of cache: the GPU against the CPU, by launches, by a
+/// recording (in which nothing tells what is asked), and of chunks; in both grids.
+fn probs(place: &Place) {
+    let bytes = Tiny::default().gguf();
+    let settings = probs::lanes();
+    let mut random = Random(6);
+    let texts: Vec<Vec<u32>> = settings.iter().map(|_| (0..200).map(|_| random.below(40) as u32).collect()).collect();
+    let (cpu, _) = load(&bytes, Place::cpu()).expect("a tiny model loads");
+    for grid in [kernels::Grid::Software, kernels::Grid::Gpu] {
+        let (gpu, _) = load(&bytes, Place { grid: Some(grid), ..place.clone() }).expect("a tiny model loads");
+        let [mut on_cpu, mut on_gpu] =
+            [&cpu, &gpu].map(|model| Session::with_lanes(Rc::clone(model), &settings, 160).expect("the lanes fit"));
+        let mut done = vec![0; texts.len()];
+        let (mut worst, mut packed) = (0.0f32, Vec::new());
+        for step in 0..30 {
+            let asked = probs::ask_in_turn(step, &cpu.config);
+            let take = if step < 16 { 1 } else { 20 };
+            let feeds: Vec<LaneFeed<'_>> = (0..texts.len())
+                .filter(|lane| lane % 8 != step % 8 && done[*lane] < texts[*lane].len())
+                .map(|lane| {
+                    let rest = &texts[lane][done[lane]..];
+                    let want = Want::Last { penalty: 1.0, penalized: &[] };
+                    LaneFeed { lane, tokens: &rest[..take.min(rest.len())], want }
+                })
+                .collect();
+            let [a, b] = [&mut on_cpu, &mut on_gpu].map(|on| {
+                on.ask(Some(asked)).expect("the head is there");
+                pollster::block_on(on.feed(&feeds)).expect("fed")
+            });
+            assert_eq!(on_gpu.replays(), step >= 2, "step {step}");
+            for (feed, (a, b)) in feeds.iter().zip(a.iter().zip(&b)) {
+                done[feed.lane] += b.taken;
+                let lane = feed.lane;
+                let [a, b] = [(&on_cpu, a), (&on_gpu, b)].map(|(on, fed)| {
+                    let lane = on.lane(lane);
+                    probs::probs_of(fed, lane, lane.stream().held(), &cpu.config, asked)
+                });
+                let off = a.iter().zip(&b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                if settings[lane].format().packs() {
+                    packed.push(f64::from(off));
+                } else {
+                    worst = worst.max(off);
+                    assert!(off < 5e-3, "{grid:?}, lane {lane}, step {step}, {asked:?}: off by {off}");
+                }
+            }
+        }
+        // A value beside the border of two codes may get either, so in the median.
+        packed.sort_by(f64::total_cmp);
+        let median = packed[packed.len() / 2];
+        println!("probs, {grid:?}: worst {worst:.1e}, median of packed {median:.1e}");
+        assert!(median < 5e-3, "{grid:?}: {median}");
     }
 }
 

@@ -12,6 +12,8 @@ mod gpu;
 mod identities;
 /// Streams side by side, and the ablations.
 mod lanes;
+/// The probs of one layer and head.
+mod probs;
 /// The program as people call it.
 mod program;
 /// The arrows between the rooms, and the README's path of a token.

@@ -101,6 +101,12 @@ export interface CacheState {
   dense_bytes: number;
 }
 
+/** A query head of a layer; the first of each is 0. */
+export interface AttentionHead {
+  layer: number;
+  head: number;
+}
+
 /** What one call of `Engine.next` did. */
 export type Step =
   | {
@@ -115,6 +121,8 @@ export type Step =
       /** Numbers of the turns that ended with it, `[from, to)`; null where none did, or turns do not count. */
       evicted_turns?: [number, number] | null;
       sink_mass: Float32Array;
+      /** Of the piece's last token; there if it was asked for. */
+      probs?: Float32Array;
     }
   | {
       kind: "token";
@@ -132,6 +140,8 @@ export type Step =
       sink_mass: Float32Array;
       /** Attention on the first four slots, same order. */
       first_mass: Float32Array;
+      /** Attention of the head that was asked for on each slot in use: sinks, then recent tokens, oldest first. */
+      probs?: Float32Array;
     }
   | {
       kind: "end";
@@ -164,8 +174,8 @@ export class Engine {
   reset(settings: CacheSettings): CacheState;
   /** Takes a message of the user; `next` then feeds it and writes the answer. */
   send(text: string, options: SendOptions): void;
-  /** Feeds one piece of the prompt or writes one token. */
-  next(): Promise<Step>;
+  /** Feeds one piece of the prompt or writes one token; with the `probs` of a head, if one is named. */
+  next(attention?: AttentionHead | null): Promise<Step>;
   /** Ends the answer that is being written: call it between two `next`; the turn is closed in the cache by the next `send`. */
   stop(): Step;
   free(): void;

@@ -22,6 +22,8 @@ OUT = Path(__file__).resolve().parents[2] / "crates/kernels/src/self_test.txt"
 EPS = struct.unpack("<f", struct.pack("<f", 1e-5))[0]
 N_HEADS, N_KV_HEADS = 6, 2
 LAYERS, LAYER = 2, 1
+# The head whose probs are asked for, of the last row of the lane under test.
+HEAD_ASKED = 4
 # Row 0 belongs to lane 0; the lane under test is lane 1 and starts at row 1. They share an arena where a case says so.
 ROWS, ROW0 = 5, 1
 VOCAB, BEST = 300, 64
@@ -317,8 +319,11 @@ def attend(case, name, storage, head_dim, sinks, recent, start, rows, special):
                 at = ((row * LAYERS + LAYER) * N_HEADS + head) * 2
                 masses[at] = sum(probs[: len(seen_sinks)]) / total
                 masses[at + 1] = sum(probs[:4]) / total
+                if tested and head == HEAD_ASKED:
+                    asked = [p / total for p in probs]  # The last row stays.
     line(f"attend {storage} {name}", 5e-5, fold(out, head_dim // 4))
     line(f"attend {storage} {name}, masses", 2e-5, fold(masses, 2))
+    line(f"attend {storage} {name}, probs", 1e-5, asked)
 
 
 # name, storage, head_dim, ring, first stream index of the chunk, whether values need rounding; two sinks, four rows
@@ -429,9 +434,12 @@ def packed(case, bits, unit):
             for c in range(head_dim):
                 out.append(sum(p * values[index][kv_cols + kv + c] for p, index in zip(probs, view)) / total)
             masses += [sum(probs[:sinks]) / total, sum(probs[:4]) / total]
+            if head == HEAD_ASKED:
+                asked = [p / total for p in probs]  # The last row stays.
     line(f"packed int{bits}", 0, hashes(arena, 16))
     line(f"attend int{bits} packed", 2e-4, fold(out, head_dim // 4))
     line(f"attend int{bits} packed, masses", 2e-5, fold(masses, 2))
+    line(f"attend int{bits} packed, probs", 1e-5, asked)
 
 
 # --- Head --------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 // The shapes inside are those of the Rust module's boundary, unchanged.
 
 import type {
+  AttentionHead,
   Backend,
   CacheSettings,
   CacheState,
@@ -29,8 +30,8 @@ export type Request =
   /** Fetches the weights, builds the model and an empty cache. */
   | { kind: "load"; url: string; cache: CacheSettings }
   | { kind: "send"; text: string; options: SendOptions }
-  /** Asks for the next step of the answer; nothing runs that was not asked for. */
-  | { kind: "pull" }
+  /** Asks for the next step of the answer; nothing runs that was not asked for. `attention`: with the probs of that head. */
+  | { kind: "pull"; attention?: AttentionHead | null }
   /** Ends the answer before its next step. */
   | { kind: "stop" };
 

@@ -1,7 +1,7 @@
 // The pump: the only file that imports the Rust module. One request at a time, in order, so that no
 // method of the engine is called while a promise of it is pending; a step runs only when it was pulled.
 
-import type { Engine, LoadProgress } from "../../crates/wasm/types";
+import type { AttentionHead, Engine, LoadProgress } from "../../crates/wasm/types";
 import { type Fault, fault, type Request, type Response } from "./protocol.ts";
 import * as say from "./strings.en.ts";
 
@@ -54,7 +54,7 @@ async function handle(request: Request): Promise<void> {
       }
       return;
     case "pull":
-      return pull().catch((caught: unknown) => {
+      return pull(request.attention).catch((caught: unknown) => {
         writing = false;
         const { message } = fault("engine", caught, null);
         post({
@@ -125,10 +125,10 @@ async function response(url: string): Promise<globalThis.Response> {
   return answer;
 }
 
-async function pull(): Promise<void> {
+async function pull(attention?: AttentionHead | null): Promise<void> {
   if (!writing) return;
   const engine = running();
-  const step = stopping ? engine.stop() : await engine.next();
+  const step = stopping ? engine.stop() : await engine.next(attention);
   writing = step.kind !== "end";
   post({ kind: "step", step });
 }

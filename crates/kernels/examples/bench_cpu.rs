@@ -5,7 +5,7 @@
 //! most caches, and each pass reads all. `RAYON_NUM_THREADS` sets the threads; a word after `--` leaves only what has it in
 //! its name: weights, best, attention, int4.
 
-use kernels::cpu::{Attend, Epilogue, Heads, Norm, append, attend, head, linear};
+use kernels::cpu::{Attend, Attended, Epilogue, Heads, Norm, append, attend, head, linear};
 use kernels::packed::{Codec, Packed};
 use kernels::step::{LaneStep, ReportLayout, RowStep, StepLayout, StepView, StepWriter};
 use kernels::{CacheFormat, NO_SINK_LOGIT, Storage};
@@ -134,6 +134,7 @@ fn time_attention(storage: Storage, older: usize, rows: usize, runs: usize) -> f
     let report_layout = ReportLayout { layers: LAYERS, heads: HEADS.n_heads };
     let mut report = vec![0.0; rows * report_layout.stride()];
     let mut out = vec![0.0; rows * HEADS.q_cols()];
+    let mut probs = vec![0.0; older + rows];
     let mut least = f64::INFINITY;
     for _ in 0..=runs {
         for (layer, arena) in arenas.iter_mut().enumerate() {
@@ -146,9 +147,11 @@ fn time_attention(storage: Storage, older: usize, rows: usize, runs: usize) -> f
                 sink_logits: &[NO_SINK_LOGIT; HEADS.n_heads],
                 layer,
                 report: report_layout,
+                slots: older + rows,
             };
+            let to = Attended { out: &mut out, report: &mut report, probs: &mut probs };
             let start = Instant::now();
-            attend(&attention, &qkv, arena, &mut out, &mut report);
+            attend(&attention, &qkv, arena, to);
             append(HEADS, format, step, 0, &qkv, arena);
             least = least.min(start.elapsed().as_secs_f64() * 1e3);
         }

@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }) {
         let format = CacheFormat::of(storage);
         let step = step_of(layout, &device, keys, format);
-        let params = AttendParams { heads, format, keys, store: 0, layer: 0, step: layout, report, grid };
+        let params = AttendParams { heads, format, keys, slots: keys, store: 0, layer: 0, step: layout, report, grid };
         let qkv = FloatBuffer::zeros(rows * heads.qkv_cols(), &device);
         let mut arena = WordBuffer::zeros(format.layout(heads, 4, keys - 4).words(), &device);
         let rope = kernels::floats(vec![0.5; (keys + rows) * 64], &device);

@@ -70,7 +70,7 @@ impl Ops for Flex {
         rope: FloatTensor<Self>,
         sink_logits: FloatTensor<Self>,
         step: IntTensor<Self>,
-        part: FloatTensor<Self>,
+        mut part: FloatTensor<Self>,
         mut out: FloatTensor<Self>,
         mut report: FloatTensor<Self>,
         params: AttendParams,
@@ -84,8 +84,11 @@ impl Ops for Flex {
             sink_logits: sink_logits.storage(),
             layer: params.layer,
             report: params.report,
+            slots: params.slots,
         };
-        cpu::attend(&attend, qkv.storage(), arena.storage(), in_place!(out, f32), in_place!(report, f32));
+        let to =
+            cpu::Attended { out: in_place!(out, f32), report: in_place!(report, f32), probs: in_place!(part, f32) };
+        cpu::attend(&attend, qkv.storage(), arena.storage(), to);
         (part, out, report)
     }
 

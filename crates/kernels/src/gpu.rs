@@ -73,6 +73,7 @@ impl Kernel {
             Self::Attend(p) => {
                 let mut constants = heads(p);
                 constants.push(("TILES", tiles(p)));
+                constants.push(("SLOTS", p.slots));
                 constants.push(("THREADS", attend_threads(p)));
                 let mut parts = vec![shader!("attend")];
                 match alike(p.format) {
@@ -87,6 +88,7 @@ impl Kernel {
             Self::Merge(p) => {
                 let mut constants = heads(p);
                 constants.push(("TILES", tiles(p)));
+                constants.push(("SLOTS", p.slots));
                 constants.push(("REPORT", p.report.stride()));
                 constants.push(("MASSES", crate::step::MASSES_AT));
                 (constants, (p.step, vec![shader!("merge")]))
@@ -228,10 +230,12 @@ fn tiles(p: &AttendParams) -> usize {
     p.keys.div_ceil(TILE)
 }
 
-/// Values of attention's scratch for caches of `keys` slots: a tile's largest score, three sums and its V for every row,
-/// head and tile. The CPU needs none, but a tensor has at least one value.
-pub fn part_len(heads: Heads, step: StepLayout, keys: usize, gpu: bool) -> usize {
-    if gpu { step.rows * heads.n_heads * keys.div_ceil(TILE) * (4 + heads.head_dim) } else { 1 }
+/// Values of attention's scratch for caches of at most `slots` slots. First, `[lanes, slots]`, the probs that a step asks
+/// for, of each lane's last row: sinks, then recent keys, oldest first. Then, on a GPU, a tile's largest score, three sums
+/// and its V for every row, head and tile.
+pub fn part_len(heads: Heads, step: StepLayout, slots: usize, gpu: bool) -> usize {
+    let tiles = if gpu { step.rows * heads.n_heads * slots.div_ceil(TILE) * (4 + heads.head_dim) } else { 0 };
+    step.lanes * slots + tiles
 }
 
 /// How a linear layer is spread over threads.
@@ -421,7 +425,8 @@ mod tests {
         ]);
         for format in formats {
             for grid in [Grid::Gpu, Grid::Software] {
-                let params = AttendParams { heads, format, keys: 300, store: 1, layer: 1, step, report, grid };
+                let params =
+                    AttendParams { heads, format, keys: 300, slots: 400, store: 1, layer: 1, step, report, grid };
                 all.extend([Kernel::Attend(params), Kernel::Merge(params), Kernel::Append(params)]);
             }
         }

@@ -68,6 +68,8 @@ pub struct AttendParams {
     pub format: CacheFormat,
     /// The most keys that a row sees.
     pub keys: usize,
+    /// The most keys that a row of any arena sees: `part` has room for as many probs of each lane.
+    pub slots: usize,
     /// The arena, as [`step::LaneStep::store`] names it.
     pub store: u32,
     pub layer: usize,
@@ -117,7 +119,8 @@ pub trait Ops: burn::backend::Backend {
 
     /// Attention of the rows of an arena's lanes over their views. `qkv`: `[rows, qkv]`, `arena`: each lane's
     /// part as [`cache::CacheLayout`] says, `rope`: `[positions, head_dim]`, `sink_logits`: `[n_heads]`, `out`: `[rows, n_heads *
-    /// head_dim]`; `part` is the GPU's scratch. Puts the attention on the sinks into `report`.
+    /// head_dim]`; `part`: as [`part_len`] says. Puts the attention on the sinks into `report`, and the probs that the step
+    /// asks for, if they are of this layer, into `part`.
     fn attend(
         qkv: FloatTensor<Self>,
         arena: IntTensor<Self>,
@@ -317,6 +320,7 @@ pub fn linear(
 /// What attention writes besides the cache.
 #[derive(Debug)]
 pub struct AttendBuffers<'a> {
+    /// As [`part_len`] says.
     pub part: &'a mut FloatBuffer,
     pub out: &'a mut FloatBuffer,
     pub report: &'a mut FloatBuffer,

@@ -5,7 +5,7 @@
 //! the cases; it draws the same inputs in the same order. `self_test.txt` is what it wrote.
 
 use crate::packed::Codec;
-use crate::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
+use crate::step::{self, LaneStep, LayerHead, ReportLayout, RowStep, StepLayout, StepWriter};
 use crate::{
     AttendBuffers, AttendParams, AttendTables, CacheFormat, Epilogue, FloatBuffer, Grid, HeadParams, Heads,
     LinearParams, Matrix, MatrixShape, NO_SINK_LOGIT, Storage, WordBuffer, append, attend, embed, floats, head, linear,
@@ -213,6 +213,8 @@ const ROW0: usize = 1;
 const STORE: u32 = 1;
 const REPORT: ReportLayout = ReportLayout { layers: 2, heads: 6 };
 const LAYER: usize = 1;
+/// The head whose probs are asked for.
+const HEAD: usize = 4;
 const EPS: f32 = 1e-5;
 const VOCAB: usize = 300;
 
@@ -402,6 +404,7 @@ impl Place<'_> {
             heads,
             format: CacheFormat::of(storage),
             keys: KEYS,
+            slots: KEYS,
             store: STORE,
             layer: LAYER,
             step,
@@ -471,7 +474,7 @@ impl Place<'_> {
         (format!("embed {}", lower(codec)), Output::Floats(x.read(), Box::new(|x| fold(x, 4))))
     }
 
-    fn attend(&self, case: &Attend, mut draws: Draws) -> [(String, Output); 2] {
+    fn attend(&self, case: &Attend, mut draws: Draws) -> [(String, Output); 3] {
         let &Attend { storage, head_dim, sinks, recent, start, .. } = case;
         let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
         let layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
@@ -506,6 +509,7 @@ impl Place<'_> {
 
         let step = self.step(layout, |step| {
             step.global(ROW0 + case.rows as usize, 0, 0);
+            step.ask(LayerHead { layer: LAYER, head: HEAD });
             step.lane(0, &LaneStep { rows: ROW0 as u32, ..LaneStep::default() });
             let mut at = 0;
             for (lane, number) in lanes.iter().zip(2 - lanes.len()..) {
@@ -534,6 +538,9 @@ impl Place<'_> {
         let tables = AttendTables { rope: &floats(rope, self.device), sink_logits: &floats(sink_logits, self.device) };
         attend(&qkv, &arena, tables, &step, to, params);
 
+        let last = start + case.rows - 1;
+        let held = sinks.min(last + 1)
+            + (last + 1).saturating_sub(sinks.max((last + 1).saturating_sub(recent)).max(case.evicted));
         let name = format!("attend {} {}", storage, case.name);
         let masses = |report: &[f32]| {
             let rows = report.chunks_exact(REPORT.stride());
@@ -542,6 +549,7 @@ impl Place<'_> {
         [
             (name.clone(), Output::Floats(out.read(), Box::new(move |out| fold(out, head_dim / 4)))),
             (format!("{name}, masses"), Output::Floats(report.read(), Box::new(masses))),
+            (format!("{name}, probs"), Output::Floats(part.read(), Box::new(move |part| probs(part, held)))),
         ]
     }
 
@@ -578,7 +586,7 @@ impl Place<'_> {
         (format!("append {} {}", storage, case.name), Output::Words(arena.read(), values))
     }
 
-    fn packed(&self, storage: Storage, unit: f32, mut draws: Draws) -> [(String, Output); 3] {
+    fn packed(&self, storage: Storage, unit: f32, mut draws: Draws) -> [(String, Output); 4] {
         let head_dim = 32;
         let heads = Heads { n_heads: REPORT.heads, n_kv_heads: 2, head_dim };
         let step_layout = StepLayout { lanes: 2, rows: ROWS, head_dim };
@@ -609,6 +617,7 @@ impl Place<'_> {
             let first_of = |t: u32| sinks.max((t + 1).saturating_sub(recent));
             let step = self.step(step_layout, |step| {
                 step.global(ROW0 + rows as usize, 0, 0);
+                step.ask(LayerHead { layer: LAYER, head: HEAD });
                 step.lane(0, &LaneStep { rows: ROW0 as u32, ..LaneStep::default() });
                 let lane = LaneStep {
                     row0: ROW0 as u32,
@@ -659,6 +668,7 @@ impl Place<'_> {
         );
 
         let first_out = ROW0 * heads.q_cols();
+        let held = sinks + recent;
         let masses = |report: &[f32]| {
             let rows = report.chunks_exact(REPORT.stride()).skip(ROW0).take(4);
             let of_layer = |row: &[f32]| row[REPORT.mass_at(LAYER, 0)..][..2 * REPORT.heads].to_vec();
@@ -669,6 +679,7 @@ impl Place<'_> {
             (format!("packed {storage}"), Output::Words(arena.read(), Box::new(|words| hashes(words, 16)))),
             (name.clone(), Output::Floats(out.read(), Box::new(move |out| fold(&out[first_out..], head_dim / 4)))),
             (format!("{name}, masses"), Output::Floats(report.read(), Box::new(masses))),
+            (format!("{name}, probs"), Output::Floats(part.read(), Box::new(move |part| probs(part, held)))),
         ]
     }
 
@@ -705,6 +716,11 @@ impl Place<'_> {
             output("best logits", |row| best(row).into_iter().map(|(_, logit)| logit.into()).collect()),
         ]
     }
+}
+
+/// The probs of the lane under test, of a row that sees `held` keys, from attention's scratch.
+fn probs(part: &[f32], held: u32) -> Vec<f64> {
+    fold(&part[LANE * KEYS..][..held as usize], 1)
 }
 
 /// The candidates of a report's row, sorted here: a GPU leaves them in any order.

@@ -5,7 +5,8 @@
 //! The step buffer holds [`GLOBAL_WORDS`] words, then [`LANE_WORDS`] a lane, then
 //! [`StepLayout::row_words`] a row. The report buffer holds [`ReportLayout::stride`] values a row.
 
-/// Words of the global header: rows in use, first row of the head, rows of the head, 5 unused.
+/// Words of the global header: rows in use, first row of the head, rows of the head, layer and query head whose probs are
+/// asked for ([`NO_ID`] twice where none are), 3 unused.
 pub const GLOBAL_WORDS: usize = 8;
 /// Words of a lane: the fields of [`LaneStep`] in order, 1 unused.
 pub const LANE_WORDS: usize = 12;
@@ -19,7 +20,7 @@ pub const PENALTY_AT: usize = 8;
 pub const MAX_PENALTIES: usize = 64;
 /// Offset of a row's query rotation: cosines, then sines.
 pub const ROTATION_AT: usize = PENALTY_AT + MAX_PENALTIES;
-/// The forced id of a row that forces none.
+/// The forced id of a row that forces none; the layer and the head of a step that is asked for no probs.
 pub const NO_ID: u32 = u32::MAX;
 
 /// Where things lie in a step buffer. Fixed for a session: `rows` is the most a forward takes.
@@ -53,6 +54,13 @@ impl StepLayout {
     pub const fn row_at(&self, row: usize) -> usize {
         self.lane_at(self.lanes) + row * self.row_words()
     }
+}
+
+/// A query head of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LayerHead {
+    pub layer: usize,
+    pub head: usize,
 }
 
 /// What a lane does in a step.
@@ -114,13 +122,14 @@ pub struct StepWriter<'a> {
 }
 
 impl<'a> StepWriter<'a> {
-    /// Starts a step: all words become zero.
+    /// Starts a step: all words become zero, and no probs are asked for.
     ///
     /// # Panics
     /// If the buffer is not [`StepLayout::words`] long.
     pub fn new(layout: StepLayout, words: &'a mut [u32]) -> Self {
         assert_eq!(words.len(), layout.words(), "the step buffer's length");
         words.fill(0);
+        words[3..5].fill(NO_ID);
         StepWriter { layout, words }
     }
 
@@ -152,6 +161,12 @@ impl<'a> StepWriter<'a> {
         self.words[0] = rows as u32;
         self.words[1] = head_first as u32;
         self.words[2] = head_rows as u32;
+    }
+
+    /// Asks for the probs of one head of one layer, of each lane's last row.
+    pub fn ask(&mut self, LayerHead { layer, head }: LayerHead) {
+        self.words[3] = layer as u32;
+        self.words[4] = head as u32;
     }
 
     /// Sets a lane.
@@ -233,6 +248,12 @@ impl<'a> StepView<'a> {
         self.words[2] as usize
     }
 
+    /// The layer and head whose probs are asked for.
+    pub fn asked(&self) -> Option<LayerHead> {
+        let [layer, head] = [self.words[3], self.words[4]];
+        (layer != NO_ID).then_some(LayerHead { layer: layer as usize, head: head as usize })
+    }
+
     /// A lane.
     pub fn lane(&self, lane: usize) -> LaneStep {
         let at = self.layout.lane_at(lane);
@@ -252,9 +273,10 @@ impl<'a> StepView<'a> {
         }
     }
 
-    /// The lanes that have rows and keep their cache in arena `store`.
-    pub fn lanes_of(&self, store: u32) -> impl Iterator<Item = LaneStep> {
-        (0..self.layout.lanes).map(|lane| self.lane(lane)).filter(move |lane| lane.rows > 0 && lane.store == store)
+    /// The lanes that have rows and keep their cache in arena `store`, and their numbers.
+    pub fn lanes_of(&self, store: u32) -> impl Iterator<Item = (usize, LaneStep)> {
+        let lanes = (0..self.layout.lanes).map(|number| (number, self.lane(number)));
+        lanes.filter(move |(_, lane)| lane.rows > 0 && lane.store == store)
     }
 
     /// A row.

@@ -6,6 +6,7 @@ use crate::gguf::Header;
 use crate::sampler::{MAX_PENALTY_LAST, Sampler, SamplerError, Settings};
 use crate::session::{Fed, Session, SessionError, Turns};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use kernels::step::LayerHead;
 use std::ops::Range;
 
 /// What turns text into tokens and back.
@@ -73,6 +74,8 @@ pub enum Event {
         evicted: Option<Range<u64>>,
         evicted_turns: Option<Range<u64>>,
         sink_mass: Vec<f32>,
+        /// Of the piece's last token, as [`RowReport::probs`](crate::transformer::RowReport::probs).
+        probs: Option<Vec<f32>>,
     },
     /// A token was chosen and read.
     Token {
@@ -85,6 +88,8 @@ pub enum Event {
         evicted_turns: Option<Range<u64>>,
         sink_mass: Vec<f32>,
         first_mass: Vec<f32>,
+        /// As [`RowReport::probs`](crate::transformer::RowReport::probs).
+        probs: Option<Vec<f32>>,
     },
     /// The answer is over; the text that was still incomplete.
     End { reason: Reason, text: String },
@@ -135,6 +140,14 @@ impl Conversation {
     /// The stream and its cache.
     pub fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// Asks for the probs of a layer and head from now on, or no longer.
+    ///
+    /// # Errors
+    /// The model has no such layer or head.
+    pub fn ask(&mut self, asked: Option<LayerHead>) -> Result<(), GenerateError> {
+        Ok(self.session.ask(asked)?)
     }
 
     /// What was said lately: the system prompt, and the last messages, of long answers the end.
@@ -244,6 +257,7 @@ impl Conversation {
             evicted_turns: fed.evicted_turns,
             sink_mass: row.sink_mass,
             first_mass: row.first_mass,
+            probs: row.probs,
         })
     }
 
@@ -268,6 +282,7 @@ impl Conversation {
             evicted: fed.evicted,
             evicted_turns: fed.evicted_turns,
             sink_mass: row.sink_mass,
+            probs: row.probs,
         })
     }
 

@@ -4,6 +4,7 @@
 
 use crate::sampler::{Sampler, SamplerError, Settings};
 use crate::session::{Fed, LaneFeed, Session, SessionError, Want};
+use kernels::step::LayerHead;
 use std::ops::Range;
 
 /// Who says what a lane reads.
@@ -45,6 +46,8 @@ pub struct LaneStep {
     pub sink_mass: Vec<f32>,
     /// Attention on the first four slots, `[layers * n_heads]`.
     pub first_mass: Vec<f32>,
+    /// Attention of the layer and head that were asked for, on each slot in use.
+    pub probs: Option<Vec<f32>>,
     /// Slots in use.
     pub held: u64,
 }
@@ -128,6 +131,14 @@ impl Lanes {
         &self.session
     }
 
+    /// Asks for the probs of a layer and head from now on, or no longer.
+    ///
+    /// # Errors
+    /// The model has no such layer or head.
+    pub fn ask(&mut self, asked: Option<LayerHead>) -> Result<(), LanesError> {
+        Ok(self.session.ask(asked)?)
+    }
+
     /// Feeds one token to each lane that has one, and reports of each; none of a lane that is at its end.
     ///
     /// # Errors
@@ -177,8 +188,8 @@ impl Lanes {
                 rows[lane] = Some(Logits { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
             }
             let held = self.session.lane(lane).stream().held();
-            let (sink_mass, first_mass) = (row.sink_mass, row.first_mass);
-            steps[lane] = Some(LaneStep { token, nll, evicted, sink_mass, first_mass, held });
+            let (sink_mass, first_mass, probs) = (row.sink_mass, row.first_mass, row.probs);
+            steps[lane] = Some(LaneStep { token, nll, evicted, sink_mass, first_mass, probs, held });
         }
         self.choose(&rows).await?;
         Ok(steps)

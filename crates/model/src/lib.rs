@@ -21,5 +21,6 @@ pub mod transformer;
 pub mod weights;
 
 /// What callers need of the rooms below, so that they know this one alone.
+pub use kernels::step::LayerHead;
 pub use kernels::{Storage, cache, self_test};
 pub use policy;

@@ -9,7 +9,7 @@ use crate::transformer::{LaneInput, RowReport, Workspace, rope_table};
 use crate::weights::Weights;
 use burn::tensor::Tensor;
 use kernels::cache::{Float, Spot};
-use kernels::step::{SOFTMAX_ONE, ZERO_SINKS};
+use kernels::step::{LayerHead, SOFTMAX_ONE, ZERO_SINKS};
 use kernels::{CacheFormat, Storage};
 use policy::{CacheShape, Packing, PackingError, Policy, PolicyError, Positions, Stream};
 use std::ops::Range;
@@ -165,6 +165,10 @@ pub enum SessionError {
         "all logits are kept on the CPU alone, for at most 32 rows of which all are wanted: use the CPU, and feed less"
     )]
     Logits,
+    #[error(
+        "there is no head {head} in layer {layer}: this model has {layers} layers of {heads} heads, and the first of each is 0"
+    )]
+    Head { layer: usize, head: usize, layers: usize, heads: usize },
     #[error("the device does not answer ({0}): reload the model")]
     Device(String),
 }
@@ -196,6 +200,8 @@ pub struct Session {
     lanes: Vec<Lane>,
     store: Store,
     rope: Tensor<1>,
+    /// The layer and head whose probs are reported.
+    asked: Option<LayerHead>,
     /// One token of each lane at a time.
     decode: Workspace,
     /// The lanes that the last such step fed, in the order of its rows.
@@ -310,6 +316,7 @@ impl Session {
         Ok(Self {
             rope: rope_table(&model.config, store.most_slots() + chunk_rows as u64, &place.device),
             decode: Workspace::new(&model.config, lanes.len(), lanes.len(), store.most_slots(), true, place),
+            asked: None,
             decoded: Vec::new(),
             last_rows: 0,
             chunk: None,
@@ -377,6 +384,19 @@ impl Session {
     /// Whether single tokens are now read by replaying a recording: on a GPU, after a few.
     pub fn replays(&self) -> bool {
         self.decode.replays()
+    }
+
+    /// Asks for the probs of a layer and head, in the report of the last row of every feed from now on; of none, for none.
+    ///
+    /// # Errors
+    /// The model has no such layer or head. What was asked before stays.
+    pub fn ask(&mut self, asked: Option<LayerHead>) -> Result<(), SessionError> {
+        let (layers, heads) = (self.model.config.layers, self.model.config.heads.n_heads);
+        if let Some(LayerHead { layer, head }) = asked.filter(|asked| asked.layer >= layers || asked.head >= heads) {
+            return Err(SessionError::Head { layer, head, layers, heads });
+        }
+        self.asked = asked;
+        Ok(())
     }
 
     /// The tokens that one [`Self::feed_one`] takes.
@@ -454,7 +474,7 @@ impl Session {
                 self.chunk.get_or_insert_with(new)
             };
             workspace
-                .forward(&model.config, &model.weights, &self.rope, &mut self.store, &inputs)
+                .forward(&model.config, &model.weights, &self.rope, &mut self.store, &inputs, self.asked)
                 .map_err(SessionError::Device)?;
             rows = workspace.report(all).await.map_err(SessionError::Device)?;
             self.last_rows = all;
@@ -611,7 +631,7 @@ impl Session {
                     self.chunk.get_or_insert_with(new)
                 };
                 workspace
-                    .forward(&model.config, &model.weights, &self.rope, &mut self.store, &[input])
+                    .forward(&model.config, &model.weights, &self.rope, &mut self.store, &[input], self.asked)
                     .map_err(SessionError::Device)?;
                 if left == 0 {
                     fed.rows.extend(workspace.report(piece.len()).await.map_err(SessionError::Device)?.pop());

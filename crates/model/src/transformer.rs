@@ -8,7 +8,7 @@ use crate::device::Place;
 use crate::store::Store;
 use crate::weights::{Layer, Weights};
 use burn::tensor::{Device, Tensor};
-use kernels::step::{self, LaneStep, ReportLayout, RowStep, StepLayout, StepWriter};
+use kernels::step::{self, LaneStep, LayerHead, ReportLayout, RowStep, StepLayout, StepView, StepWriter};
 use kernels::{
     AttendBuffers, AttendParams, AttendTables, Epilogue, FloatBuffer, Grid, HeadParams, LinearParams, Matrix,
     Recording, WordBuffer,
@@ -58,12 +58,17 @@ pub struct RowReport {
     pub sink_mass: Vec<f32>,
     /// Attention on the first four slots, `[layers * n_heads]`.
     pub first_mass: Vec<f32>,
+    /// Attention of the layer and head that were asked for, on each key that the row sees: sinks, then recent tokens, oldest
+    /// first. Of the last row of each lane.
+    pub probs: Option<Vec<f32>>,
 }
 
 /// Buffers of a forward of up to `rows` rows.
 #[derive(Debug)]
 pub struct Workspace {
     rows: usize,
+    /// The most keys that a row sees.
+    slots: usize,
     layout: StepLayout,
     report_layout: ReportLayout,
     grid: Grid,
@@ -101,6 +106,7 @@ impl Workspace {
         let buffer = |cols: usize| FloatBuffer::zeros(rows * cols, device);
         Self {
             rows,
+            slots: slots as usize,
             layout,
             report_layout,
             // The CPU does not look at it.
@@ -135,7 +141,7 @@ impl Workspace {
     }
 
     /// Runs the rows of all lanes through the model and appends them to their caches. The reports are read with
-    /// [`Self::report`], in the order of the rows.
+    /// [`Self::report`], in the order of the rows, with the probs of the layer and head that are `asked` for.
     ///
     /// # Errors
     /// The device is lost.
@@ -146,10 +152,11 @@ impl Workspace {
         rope: &Tensor<1>,
         store: &mut Store,
         lanes: &[LaneInput<'_>],
+        asked: Option<LayerHead>,
     ) -> Result<(), String> {
         let mut spans = head_spans(lanes).into_iter();
         let head = spans.next();
-        self.write_step(config, store, lanes, head.clone().unwrap_or(0..0));
+        self.write_step(config, store, lanes, head.clone().unwrap_or(0..0), asked);
         // A step without logits launches less than what is recorded.
         if head.is_none() || matches!(self.recording, Recorded::Never) {
             self.launch(config, weights, rope, store, head.is_some());
@@ -213,6 +220,7 @@ impl Workspace {
                 heads: config.heads,
                 format,
                 keys: slots as usize,
+                slots: self.slots,
                 store: number as u32,
                 layer: index,
                 step: self.layout,
@@ -256,8 +264,18 @@ impl Workspace {
         }
     }
 
-    fn write_step(&mut self, config: &Config, store: &Store, lanes: &[LaneInput<'_>], head: Range<usize>) {
+    fn write_step(
+        &mut self,
+        config: &Config,
+        store: &Store,
+        lanes: &[LaneInput<'_>],
+        head: Range<usize>,
+        asked: Option<LayerHead>,
+    ) {
         let mut writer = StepWriter::new(self.layout, &mut self.words);
+        if let Some(asked) = asked {
+            writer.ask(asked);
+        }
         let mut row0 = 0;
         for input in lanes {
             let place = store.place(input.lane);
@@ -317,7 +335,7 @@ impl Workspace {
         Ok(Some(values))
     }
 
-    /// Reads the reports of the first `rows` rows of the last forward: one small transfer.
+    /// Reads the reports of the first `rows` rows of the last forward: one small transfer, and one more for probs.
     ///
     /// # Errors
     /// The device is lost.
@@ -325,7 +343,22 @@ impl Workspace {
         let data = self.report.read().into_data_async().await.map_err(|error| error.to_string())?;
         let values = data.try_to_vec::<f32>().map_err(|error| format!("{error:?}"))?;
         let stride = self.report_layout.stride();
-        Ok(values.chunks_exact(stride).take(rows).map(|row| self.read_row(row)).collect())
+        let mut reports: Vec<RowReport> =
+            values.chunks_exact(stride).take(rows).map(|row| self.read_row(row)).collect();
+        let step = StepView::new(self.layout, &self.words);
+        if step.asked().is_some() {
+            let probs = self.part.read().narrow(0, 0, self.layout.lanes * self.slots);
+            let data = probs.into_data_async().await.map_err(|error| error.to_string())?;
+            let values = data.try_to_vec::<f32>().map_err(|error| format!("{error:?}"))?;
+            for (number, probs) in values.chunks_exact(self.slots).enumerate() {
+                let lane = step.lane(number);
+                let Some(last) = (lane.row0 + lane.rows).checked_sub(1).filter(|_| lane.rows > 0) else { continue };
+                if let Some(report) = reports.get_mut(last as usize) {
+                    report.probs = Some(probs[..step.row(last as usize).held as usize].to_vec());
+                }
+            }
+        }
+        Ok(reports)
     }
 
     fn read_row(&self, row: &[f32]) -> RowReport {
@@ -341,6 +374,7 @@ impl Workspace {
             candidates,
             sink_mass: masses.iter().step_by(2).copied().collect(),
             first_mass: masses.iter().skip(1).step_by(2).copied().collect(),
+            probs: None,
         }
     }
 }

@@ -13,7 +13,7 @@ use model::device::Place;
 use model::generate::{Conversation, Text};
 use model::session::{Model, Session};
 use model::weights::Loader;
-use objects::{CacheSettingsJs, LoadProgress, ModelInfo, SendOptions};
+use objects::{AttentionHeadJs, CacheSettingsJs, LoadProgress, ModelInfo, SendOptions};
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
@@ -132,10 +132,12 @@ impl Engine {
     }
 
     #[wasm_bindgen(skip_typescript)]
-    pub async fn next(&mut self) -> Result<JsValue, JsValue> {
+    pub async fn next(&mut self, attention: JsValue) -> Result<JsValue, JsValue> {
+        let asked: Option<AttentionHeadJs> = serde_wasm_bindgen::from_value(attention).map_err(failure)?;
         let (Some(conversation), Some(text)) = (self.conversation.as_mut(), self.text.as_ref()) else {
             return Err(no_model());
         };
+        conversation.ask(asked.map(Into::into)).map_err(failure)?;
         let started = objects::now();
         let event = conversation.step(text).await.map_err(failure)?;
         objects::step(&event, conversation.session(), objects::now() - started)

@@ -2,6 +2,7 @@
 
 use crate::failure;
 use js_sys::{Float32Array, Reflect};
+use model::LayerHead;
 use model::config::Config;
 use model::generate::{Event, Reason, Text};
 use model::policy::{Packing, Policy, Positions, Storage};
@@ -110,6 +111,19 @@ pub struct SendOptions {
     pub max_tokens: usize,
 }
 
+/// An `AttentionHead`.
+#[derive(Debug, Deserialize)]
+pub struct AttentionHeadJs {
+    layer: u32,
+    head: u32,
+}
+
+impl From<AttentionHeadJs> for LayerHead {
+    fn from(AttentionHeadJs { layer, head }: AttentionHeadJs) -> Self {
+        Self { layer: layer as usize, head: head as usize }
+    }
+}
+
 #[derive(Debug, Serialize)]
 pub struct LoadProgress {
     bytes: u64,
@@ -211,8 +225,8 @@ enum StepJs<'a> {
 pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValue> {
     let pair = |range: &Option<Range<u64>>| range.as_ref().map(|range| [range.start, range.end]);
     let cache = CacheState::of(session);
-    let (object, masses) = match event {
-        Event::Prompt { done, total, evicted, evicted_turns, sink_mass } => (
+    let (object, arrays) = match event {
+        Event::Prompt { done, total, evicted, evicted_turns, sink_mass, probs } => (
             StepJs::Prompt {
                 done: *done,
                 total: *total,
@@ -221,9 +235,9 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
                 evicted: pair(evicted),
                 evicted_turns: pair(evicted_turns),
             },
-            vec![("sink_mass", sink_mass)],
+            vec![("sink_mass", Some(sink_mass)), ("probs", probs.as_ref())],
         ),
-        Event::Token { id, text, nll, evicted, evicted_turns, sink_mass, first_mass } => (
+        Event::Token { id, text, nll, evicted, evicted_turns, sink_mass, first_mass, probs } => (
             StepJs::Token {
                 id: *id,
                 text,
@@ -233,7 +247,7 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
                 evicted: pair(evicted),
                 evicted_turns: pair(evicted_turns),
             },
-            vec![("sink_mass", sink_mass), ("first_mass", first_mass)],
+            vec![("sink_mass", Some(sink_mass)), ("first_mass", Some(first_mass)), ("probs", probs.as_ref())],
         ),
         Event::End { reason, text } => {
             let reason = match reason {
@@ -245,8 +259,10 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
         }
     };
     let object = plain(&object)?;
-    for (name, mass) in masses {
-        Reflect::set(&object, &name.into(), &Float32Array::from(mass.as_slice()))?;
+    for (name, array) in arrays {
+        if let Some(array) = array {
+            Reflect::set(&object, &name.into(), &Float32Array::from(array.as_slice()))?;
+        }
     }
     Ok(object)
 }

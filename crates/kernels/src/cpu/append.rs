@@ -16,7 +16,7 @@ use crate::step::{LaneStep, StepView};
 /// # Panics
 /// If a slice is shorter than the step needs.
 pub fn append(heads: Heads, format: CacheFormat, step: StepView<'_>, store: u32, qkv: &[f32], arena: &mut [u32]) {
-    for lane in step.lanes_of(store) {
+    for (_, lane) in step.lanes_of(store) {
         let layout = format.layout(heads, lane.sinks as usize, lane.recent as usize);
         let arena = &mut arena[lane.at as usize..][..layout.words()];
         let end = lane.start + lane.rows;

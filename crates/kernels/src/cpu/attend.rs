@@ -34,6 +34,20 @@ pub struct Attend<'a> {
     pub layer: usize,
     /// The report's layout.
     pub report: ReportLayout,
+    /// Room for the probs of a lane.
+    pub slots: usize,
+}
+
+/// What an attention writes.
+#[derive(Debug)]
+pub struct Attended<'a> {
+    /// `[rows, q_cols]`, of all lanes.
+    pub out: &'a mut [f32],
+    /// `[rows, stride]`, of all lanes: the two masses of each row and head of this layer.
+    pub report: &'a mut [f32],
+    /// `[lanes, slots]`: if the step asks for probs of this layer, those of each lane's last row, sinks first, then recent
+    /// keys, oldest first.
+    pub probs: &'a mut [f32],
 }
 
 /// Keys of a block.
@@ -48,26 +62,24 @@ const PART_ROWS: usize = 8;
 const NEAR_KEYS: usize = 32;
 
 /// Attention of the rows of an arena's lanes. Keys older than a lane's first row come from the arena as it was before the
-/// chunk; the chunk's own are rounded to storage precision first. The report's two masses of each row and head of this
-/// layer are written.
+/// chunk; the chunk's own are rounded to storage precision first.
 ///
 /// # Shapes
 /// - qkv: `[rows, qkv_cols]`, of all lanes
 /// - arena: as [`CacheLayout`] says, of each lane, of this layer
-/// - out: `[rows, q_cols]`, of all lanes
-/// - report: `[rows, stride]`, of all lanes
 ///
 /// # Panics
 /// If a slice is shorter than the step needs, a key's position is outside `rope`, or [`Heads::check`] would refuse.
-pub fn attend(a: &Attend<'_>, qkv: &[f32], arena: &[u32], out: &mut [f32], report: &mut [f32]) {
+pub fn attend(a: &Attend<'_>, qkv: &[f32], arena: &[u32], to: Attended<'_>) {
     assert!(a.heads.head_dim.is_multiple_of(16) && a.heads.n_heads.is_multiple_of(a.heads.n_kv_heads), "the heads");
     let mut scratch = SCRATCH.take();
-    let (out, report) = (Disjoint::new(out), Disjoint::new(report));
-    for lane in a.step.lanes_of(a.store) {
+    let (out, report, probs) = (Disjoint::new(to.out), Disjoint::new(to.report), Disjoint::new(to.probs));
+    let asked = a.step.asked().filter(|asked| asked.layer == a.layer).map(|asked| asked.head);
+    for (number, lane) in a.step.lanes_of(a.store) {
         let layout = a.format.layout(a.heads, lane.sinks as usize, lane.recent as usize);
         scratch.round_chunk(&layout, &lane, qkv);
         let keys = Keys::new(a, layout, &lane, &arena[lane.at as usize..], &scratch.fresh);
-        let call = Call { a, lane, qkv, keys: &keys, out: &out, report: &report };
+        let call = Call { a, number, lane, qkv, keys: &keys, asked, out: &out, report: &report, probs: &probs };
         if lane.rows == 1 {
             call.one_row(&mut scratch.partials);
         } else {
@@ -243,11 +255,16 @@ struct View {
 #[derive(Clone, Copy)]
 struct Call<'a> {
     a: &'a Attend<'a>,
+    /// The lane's.
+    number: usize,
     lane: LaneStep,
     qkv: &'a [f32],
     keys: &'a Keys<'a>,
+    /// The head whose probs are asked for.
+    asked: Option<usize>,
     out: &'a Disjoint<'a, f32>,
     report: &'a Disjoint<'a, f32>,
+    probs: &'a Disjoint<'a, f32>,
 }
 
 impl Call<'_> {
@@ -316,7 +333,21 @@ impl Call<'_> {
         });
     }
 
-    /// Writes a head's output and masses. `sums` are of the weights, which are relative to the score `greatest`: all,
+    /// Whether the probs of a row and head are asked for.
+    fn is_asked(&self, row: usize, head: usize) -> bool {
+        self.asked == Some(head) && row + 1 == (self.lane.row0 + self.lane.rows) as usize
+    }
+
+    /// Keeps a head's scores of the keys from `first` on, if its probs are asked for, for [`Self::finish`].
+    fn keep_scores(&self, row: usize, head: usize, first: usize, scores: &[f32]) {
+        if self.is_asked(row, head) {
+            let at = self.number * self.a.slots + first;
+            // SAFETY: the parts of a single row have different keys, and one part has all those of a row of a chunk.
+            unsafe { self.probs.range(at..at + scores.len()) }.copy_from_slice(scores);
+        }
+    }
+
+    /// Writes a head's output, masses and, from the scores, probs. `sums` are of the weights, which are relative to the score `greatest`: all,
     /// sinks, first keys. Here the denominator gets its extra logit.
     fn finish(&self, row: usize, head: usize, values: &[f32], greatest: f32, sums: [f32; 3]) {
         let Heads { head_dim, .. } = self.a.heads;
@@ -331,6 +362,12 @@ impl Call<'_> {
         masses[0] = sums[1] * factor / whole;
         masses[1] = sums[2] * factor / whole;
         out.iter_mut().zip(values).for_each(|(out, value)| *out = value * factor / whole);
+        if self.is_asked(row, head) {
+            let (at, view) = (self.number * self.a.slots, self.view(row));
+            // SAFETY: a lane's probs are asked for of one row and head.
+            let probs = unsafe { self.probs.range(at..at + view.sinks + view.recent.len()) };
+            probs.iter_mut().for_each(|x| *x = (*x - top).exp() / whole);
+        }
     }
 
     /// The queries of some heads, rotated for sink keys or for recent ones, scaled by `1 / sqrt(head_dim)`.
@@ -884,7 +921,9 @@ impl Kernel for OneRow<'_> {
         let sinks = keys.sinks.clamp(first, end) - first;
         let firsts = FIRST_KEYS.clamp(first, end) - first;
         for head in 0..n_heads {
-            let (sinks, recent) = weights[head * stride..][..end - first].split_at_mut(sinks);
+            let scores = &mut weights[head * stride..][..end - first];
+            self.call.keep_scores(row, head, first, scores);
+            let (sinks, recent) = scores.split_at_mut(sinks);
             let sums = softmax(s, [sinks, recent], firsts);
             self.partials[head * (head_dim + 4) + head_dim..][..4].copy_from_slice(&sums);
         }
@@ -1480,6 +1519,9 @@ impl ChunkRows<'_> {
             let (sinks, recent) = weights.split_at_mut(sink_blocks * BLOCK);
             let at = if view.recent.is_empty() { 0 } else { view.recent.start - start * BLOCK };
             let scores = [&mut sinks[..view.sinks], &mut recent[at..at + view.recent.len()]];
+            let (row, head) = (self.rows.start + query / heads, kv_head * heads + query % heads);
+            self.call.keep_scores(row, head, 0, scores[0]);
+            self.call.keep_scores(row, head, view.sinks, scores[1]);
             *sums = softmax(s, scores, FIRST_KEYS);
         }
 

@@ -22,7 +22,7 @@ mod tests;
 mod threads;
 
 pub use append::append;
-pub use attend::{Attend, attend};
+pub use attend::{Attend, Attended, attend};
 pub use embed::embed;
 pub use head::head;
 pub use linear::{Arithmetic, Epilogue, Norm, linear, linear_by};

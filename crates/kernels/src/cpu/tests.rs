@@ -263,6 +263,16 @@ fn f32_rows_pack_as_their_bytes_do() {
     assert_eq!(from_values[2 * OCTET + 1], values[64 + 2].to_bits());
 }
 
+/// What attention gave.
+#[derive(Default)]
+struct Given {
+    out: Vec<f32>,
+    /// `[row][head]`.
+    masses: Vec<[f32; 2]>,
+    /// Of the last row of each chunk: the row, the head that was asked for, and its probs.
+    probs: Vec<(u32, usize, Vec<f32>)>,
+}
+
 /// A stream of random queries, keys and values through a cache of one layer.
 struct Stream {
     heads: Heads,
@@ -372,9 +382,9 @@ impl Stream {
         out
     }
 
-    /// Feeds `qkv` in chunks of the given sizes; returns the output and `[row][head]` masses.
-    /// `first(t)` is the oldest recent index that token t sees.
-    fn feed(&self, qkv: &[f32], chunks: &[u32], first: &dyn Fn(u32) -> u32) -> (Vec<f32>, Vec<[f32; 2]>) {
+    /// Feeds `qkv` in chunks of the given sizes. `first(t)` is the oldest recent index that token t sees. Every chunk asks
+    /// for the probs of another head, some of a layer that is not this one.
+    fn feed(&self, qkv: &[f32], chunks: &[u32], first: &dyn Fn(u32) -> u32) -> Given {
         let hd = self.heads.head_dim;
         let layout = self.format.layout(self.heads, self.sinks as usize, self.recent as usize);
         let mut arena = vec![u32::MAX; layout.words()];
@@ -387,9 +397,9 @@ impl Stream {
         let report_layout = ReportLayout { layers: 2, heads: self.heads.n_heads };
         let sink_logits: Vec<f32> =
             (0..self.heads.n_heads).map(|head| if self.learned { head as f32 - 3.0 } else { NO_SINK_LOGIT }).collect();
-        let (mut outs, mut masses) = (Vec::new(), Vec::new());
+        let mut given = Given::default();
         let mut start = 0;
-        for rows in self.cut(chunks) {
+        for (number, rows) in self.cut(chunks).into_iter().enumerate() {
             // A second lane that rests, and rows of another lane before ours.
             let row0 = 2;
             let all = (row0 + rows) as usize;
@@ -397,6 +407,10 @@ impl Stream {
             let mut words = vec![0; layout.words()];
             let mut writer = StepWriter::new(layout, &mut words);
             writer.global(all, 0, 0);
+            let asked = LayerHead { layer: usize::from(number % 4 != 3), head: number % self.heads.n_heads };
+            if number % 4 != 2 {
+                writer.ask(asked);
+            }
             let base = (start..start + rows).map(first).min().unwrap().max(self.sinks);
             let lane = LaneStep {
                 row0,
@@ -439,6 +453,8 @@ impl Stream {
             chunk.extend(&qkv[start as usize * cols..(start + rows) as usize * cols]);
             let mut out = vec![0.0; all * self.heads.q_cols()];
             let mut report = vec![0.0; all * report_layout.stride()];
+            let slots = (self.sinks + self.recent) as usize;
+            let mut probs = vec![f32::NAN; 2 * slots];
             let attention = Attend {
                 heads: self.heads,
                 format: self.format,
@@ -448,23 +464,37 @@ impl Stream {
                 sink_logits: &sink_logits,
                 layer: 1,
                 report: report_layout,
+                slots,
             };
-            attend(&attention, &chunk, &arena, &mut out, &mut report);
+            let to = Attended { out: &mut out, report: &mut report, probs: &mut probs };
+            attend(&attention, &chunk, &arena, to);
             append(self.heads, self.format, step, 0, &chunk, &mut arena);
-            outs.extend(&out[row0 as usize * self.heads.q_cols()..]);
+            given.out.extend(&out[row0 as usize * self.heads.q_cols()..]);
+            let written = if number % 4 < 2 { step.row(all - 1).held as usize } else { 0 };
+            let (probs, rest) = probs[slots..].split_at(written);
+            assert!(rest.iter().all(|x| x.is_nan()), "more is written than is seen and was asked for");
+            if written > 0 {
+                given.probs.push((start + rows - 1, asked.head, probs.to_vec()));
+            }
             for row in row0 as usize..all {
                 for head in 0..self.heads.n_heads {
                     let at = row * report_layout.stride() + report_layout.mass_at(1, head);
-                    masses.push([report[at], report[at + 1]]);
+                    given.masses.push([report[at], report[at + 1]]);
                 }
             }
             start += rows;
         }
-        (outs, masses)
+        given
     }
 
-    /// The literal definition: keys by slot, each rotated by its own position.
-    fn reference(&self, [rounded, unpacked]: [&[f32]; 2], t: u32, head: usize, first: u32) -> (Vec<f64>, [f64; 2]) {
+    /// The literal definition: keys by slot, each rotated by its own position. Output, masses, probs.
+    fn reference(
+        &self,
+        [rounded, unpacked]: [&[f32]; 2],
+        t: u32,
+        head: usize,
+        first: u32,
+    ) -> (Vec<f64>, [f64; 2], Vec<f64>) {
         let hd = self.heads.head_dim;
         let kv_head = head * self.heads.n_kv_heads / self.heads.n_heads;
         let value = |index: u32, column: usize| {
@@ -513,19 +543,21 @@ impl Stream {
             })
             .collect();
         let mass = |n: usize| weights.iter().take(n).sum::<f64>() / sum;
-        (out, [mass(sinks_held), mass(4)])
+        (out, [mass(sinks_held), mass(4)], weights.iter().map(|w| w / sum).collect())
     }
 
     fn check(&self, chunks: &[u32], first: &dyn Fn(u32) -> u32) {
         let mut random = Random(6);
         let tokens: u32 = chunks.iter().sum();
         let qkv = random.normals(tokens as usize * self.heads.qkv_cols());
-        let (out, masses) = self.feed(&qkv, chunks, first);
+        let Given { out, masses, probs } = self.feed(&qkv, chunks, first);
+        assert!(!probs.is_empty());
         let rounded = self.rounded(&qkv);
         let unpacked = self.unpacked(&rounded);
         for t in 0..tokens {
             for head in 0..self.heads.n_heads {
-                let (expected, expected_masses) = self.reference([&rounded, &unpacked], t, head, first(t));
+                let (expected, expected_masses, expected_probs) =
+                    self.reference([&rounded, &unpacked], t, head, first(t));
                 let what = format!(
                     "{:?}, {:?}, S={}, R={}, chunks {chunks:?}, token {t}, head {head}",
                     self.heads, self.format, self.sinks, self.recent
@@ -539,6 +571,13 @@ impl Stream {
                 for (got, expected) in got.into_iter().zip(expected_masses) {
                     let error = (f64::from(got) - expected).abs();
                     assert!(error <= 1e-6, "{what}: mass off by {error:e}");
+                }
+                for (_, _, probs) in probs.iter().filter(|(row, asked, _)| (*row, *asked) == (t, head)) {
+                    assert_eq!(probs.len(), expected_probs.len(), "{what}");
+                    for (n, (got, expected)) in probs.iter().zip(&expected_probs).enumerate() {
+                        let error = (f64::from(*got) - expected).abs();
+                        assert!(error <= 1e-6, "{what}: prob {n} off by {error:e}");
+                    }
                 }
             }
         }
@@ -808,7 +847,9 @@ fn step_rows_read_as_written() {
     let layout = StepLayout { lanes: 2, rows: 2, head_dim: 16 };
     assert_eq!(layout.words(), 8 + 2 * 12 + 2 * (72 + 16));
     let mut words = vec![9; layout.words()];
-    let mut writer = StepWriter::new(layout, &mut words);
+    let _ = StepWriter::new(layout, &mut words);
+    assert_eq!((StepView::new(layout, &words).asked(), &words[3..5]), (None, &[NO_ID; 2][..]));
+    let mut writer = StepWriter::reopen(layout, &mut words);
     let lane = LaneStep {
         row0: 1,
         rows: 2,
@@ -834,15 +875,17 @@ fn step_rows_read_as_written() {
         cos: &[0.25; 8],
         sin: &[0.75; 8],
     };
+    let asked = LayerHead { layer: 7, head: 8 };
+    writer.ask(asked);
     writer.global(2, 1, 1);
     writer.lane(1, &lane);
     writer.row(1, &row);
     let step = StepView::new(layout, &words);
-    assert_eq!((step.rows(), step.head_first(), step.head_rows()), (2, 1, 1));
+    assert_eq!((step.rows(), step.head_first(), step.head_rows(), step.asked()), (2, 1, 1, Some(asked)));
     assert_eq!(step.lane(1), lane);
     assert_eq!(step.row(1), row);
     // The words themselves are the contract with the shaders.
-    assert_eq!(words[..8], [2, 1, 1, 0, 0, 0, 0, 0]);
+    assert_eq!(words[..8], [2, 1, 1, 7, 8, 0, 0, 0]);
     assert_eq!(words[20..32], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0]);
     let at = 32 + 88;
     assert_eq!(words[at..at + 11], [1, 2, 3, 4, 5, 6, 1.5f32.to_bits(), 2, 8, 9, 0]);
