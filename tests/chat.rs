@@ -133,12 +133,14 @@ fn resumed(
 
 #[test]
 fn a_conversation_that_fits_is_read_again_as_it_was() {
-    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let _alone = tests::alone();
+    // A random model writes bytes that are no text, which would not come back as the same ids.
+    let (model, header) = real_model(Place::cpu());
     let text = Text::from_gguf(&header).expect("tokenizer and template");
     let mut kept = conversation(&model, Policy::Dense);
-    kept.send(&text, "Hello", &Settings::greedy(), 12).expect("sent");
+    kept.send(&text, "What is the capital of France?", &Settings::greedy(), 12).expect("sent");
     let (first, ..) = answer(&mut kept, &text);
-    kept.send(&text, "Again", &Settings::greedy(), 12).expect("sent");
+    kept.send(&text, "And of Italy?", &Settings::greedy(), 12).expect("sent");
     let (second, ..) = answer(&mut kept, &text);
 
     // Asked again, and gone on with after three of the tokens.
@@ -147,7 +149,7 @@ fn a_conversation_that_fits_is_read_again_as_it_was() {
     assert_eq!(again.messages(), kept.messages());
     assert_eq!(again.session().stream().fed(), kept.session().stream().fed());
     let mut cut = conversation(&model, Policy::Dense);
-    cut.send(&text, "Hello", &Settings::greedy(), 3).expect("sent");
+    cut.send(&text, "What is the capital of France?", &Settings::greedy(), 3).expect("sent");
     let (begun, ..) = answer(&mut cut, &text);
     cut.proceed(&Settings::greedy(), 9).expect("it was cut");
     let (rest, ..) = answer(&mut cut, &text);

@@ -7,6 +7,9 @@ export type Backend = "webgpu" | "cpu";
 /** Which tokens stay in the cache. `window` is `sinks` with no sinks. */
 export type Policy = "dense" | "window" | "sinks";
 
+/** Which position a sink has as seen from a later token: its slot's, or the one that it had in the stream. */
+export type Positions = "slot" | "stream";
+
 /** How one cached value is kept. */
 export type Storage = "f32" | "f16";
 
@@ -17,6 +20,8 @@ export interface CacheSettings {
   /** Last tokens kept, the current one included; ignored by `dense`. */
   recent: number;
   kv: Storage;
+  /** `slot` where it is left out. */
+  positions?: Positions;
 }
 
 export interface SamplerSettings {

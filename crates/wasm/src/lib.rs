@@ -123,7 +123,11 @@ impl Engine {
                 "sinks" => Policy::Sinks { sinks: settings.sinks, recent: settings.recent },
                 other => return Err(failure(format!("there is no policy `{other}`: use dense, window or sinks"))),
             },
-            positions: Positions::Slot,
+            positions: match settings.positions.as_deref().unwrap_or("slot") {
+                "slot" => Positions::Slot,
+                "stream" => Positions::Stream,
+                other => return Err(failure(format!("there are no positions `{other}`: use slot or stream"))),
+            },
             storage: match settings.kv.as_str() {
                 "f32" => model::Storage::F32,
                 "f16" => model::Storage::F16,

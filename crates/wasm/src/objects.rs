@@ -29,6 +29,7 @@ pub struct CacheSettingsJs {
     pub sinks: u32,
     pub recent: u32,
     pub kv: String,
+    pub positions: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
