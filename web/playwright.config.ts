@@ -15,6 +15,8 @@ export default defineConfig({
   expect: { timeout: 15_000 },
   use: {
     baseURL,
+    // It would answer before the specs' own routes do; `offline.spec.ts` lets it.
+    serviceWorkers: "block",
     viewport: { width: 1280, height: 800 },
     launchOptions: {
       executablePath: process.env["CHROMIUM"] || "/usr/bin/chromium",

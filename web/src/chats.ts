@@ -63,7 +63,13 @@ export class Chats {
   async put(chat: Chat): Promise<void> {
     const kept: Kept = { ...chat, turns: chat.turns.map(resting), changed: new Date().toISOString() };
     if (this.database === null) this.memory.set(kept.id, kept);
-    else await done(this.store("readwrite").put(kept));
+    else {
+      const store = this.store("readwrite");
+      const request = store.put(kept);
+      // At once, for a page that is being closed does not live until the answer.
+      store.transaction.commit();
+      await done(request);
+    }
   }
 
   async remove(id: string): Promise<void> {

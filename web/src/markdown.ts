@@ -128,6 +128,8 @@ function node(token: Token): (Node | string)[] {
       return link(known);
     case "text":
       return "tokens" in known && known.tokens !== undefined ? nodes(known.tokens) : [plain(known.text)];
+    case "checkbox":
+      return [known.checked ? "☑ " : "☐ "];
     case "escape":
       return [known.text];
     // Markup is text like any other, and a picture would be fetched from somewhere.
@@ -137,9 +139,7 @@ function node(token: Token): (Node | string)[] {
 }
 
 function list({ ordered, start, items }: Tokens.List): HTMLElement {
-  const entries = items.map(({ task, checked, tokens }) =>
-    el("li", {}, ...(task ? [checked === true ? "☑ " : "☐ "] : []), ...nodes(tokens)),
-  );
+  const entries = items.map(({ tokens }) => el("li", {}, ...nodes(tokens)));
   return ordered ? el("ol", { start: String(start || 1) }, ...entries) : el("ul", {}, ...entries);
 }
 

@@ -215,8 +215,7 @@ export class ChatsPanel extends Panel {
 
   constructor(private readonly wishes: ChatsWishes) {
     const list = el("ul", { class: "rows" });
-    const file = el("input", { type: "file", accept: ".json,application/json", class: "hidden", tabindex: "-1" });
-    file.setAttribute("aria-label", say.importChat);
+    const file = el("input", { type: "file", accept: ".json,application/json", hidden: "" });
     file.addEventListener("change", () => {
       const chosen = file.files?.[0];
       file.value = "";
@@ -275,8 +274,7 @@ export class ModelsPanel extends Panel {
   constructor(private readonly wishes: ModelsWishes) {
     const list = el("ul", { class: "rows" });
     const room = el("p", { class: "muted numbers" });
-    const file = el("input", { type: "file", accept: ".gguf", class: "hidden", tabindex: "-1" });
-    file.setAttribute("aria-label", say.useFile);
+    const file = el("input", { type: "file", accept: ".gguf", hidden: "" });
     file.addEventListener("change", () => {
       const chosen = file.files?.[0];
       file.value = "";
@@ -322,7 +320,7 @@ export class ModelsPanel extends Panel {
       el(
         "div",
         { class: "buttons" },
-        button(say.defaultModel, () => {
+        button(say.useDefault, () => {
           this.element.close();
           wishes.useDefault();
         }),

@@ -372,7 +372,8 @@ export function sentences(state: State): string[] {
     ...now(),
     ...(state.retrying === null ? [] : [state.retrying]),
     ...(state.notice === null ? [] : [state.notice]),
-    ...(place?.why ? [place.why] : []),
+    // Where the fault is on the screen already, its name once is enough.
+    ...(place?.why && !(fault !== null && place.why.includes(fault.message)) ? [place.why] : []),
     ...state.complaints,
   ];
 }

@@ -270,6 +270,7 @@ export const chatsIntro = "Chats are kept in this browser and nowhere else.";
 
 export const modelsIntro = "A model is kept in this browser once it is loaded. Nothing you write leaves the tab.";
 export const getModel = "Get a model";
+export const useDefault = "The default: SmolLM2-135M-Instruct (98 MB)";
 export const keptModels = "In this browser";
 export const noModels = "No model is kept in this browser yet.";
 export const use = "Use";
@@ -282,7 +283,7 @@ export const fromAddress = "Address of a GGUF file";
 export const fetchIt = "Fetch";
 export const fileDrop = "Or drop a file anywhere on the page: it is read where it lies, without a copy.";
 export const room = (used: number, quota: number): string =>
-  `${megabytes(used)} used of ${megabytes(quota)} that the browser allows.`;
+  `${megabytes(used)} used of ${tenths.format(quota / 1e9)} GB that the browser allows.`;
 export const clearStorage = "Clear storage";
 export const clearConfirm = "This removes every model and every chat from this browser. There is no way back.";
 export const clearYes = "Remove everything";

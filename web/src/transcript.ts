@@ -170,7 +170,7 @@ class TurnView {
     changed = setText(this.note, turn.note) || changed;
     const idle = state.phase === "ready";
     const answered = turn.who === "model" && last;
-    this.actions.hidden = state.phase === "writing" && answered;
+    this.actions.hidden = (state.phase === "writing" && answered) || (turn.text === "" && !answered);
     this.edit.hidden = !idle;
     this.regenerate.hidden = !(idle && answered);
     this.proceed.hidden = !(idle && answered && turn.open && turn.text !== "");

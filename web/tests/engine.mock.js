@@ -141,6 +141,7 @@ export class Engine {
     if (!this.stopped) throw new Error("The conversation has no answer that could be gone on with.");
     console.debug(`proceed ${JSON.stringify(options)}`);
     this.left = 0;
+    this.resumed = true;
     this.most = options.max_tokens || PLAN.most || Number.POSITIVE_INFINITY;
   }
 

@@ -142,6 +142,22 @@ test("a tab that was closed in the middle of an answer has it when it is opened 
   await expect(note).toHaveText(/^\d+ tokens\./, { timeout: 30_000 });
 });
 
+test("a tab that is closed at many moments loses nothing that was seen", async ({ page }) => {
+  test.setTimeout(180_000);
+  await mock(page, { delay: 6, most: 2000 });
+  await open(page, "&backend=cpu");
+  for (let i = 0; i < 25; i += 1) {
+    await ask(page, `question ${i}`);
+    await page.waitForTimeout(60 + ((i * 53) % 400));
+    const seen = (await page.locator(".turn.model .text").last().textContent()) ?? "";
+    await page.reload();
+    await expect(page.locator(".turn.you .text").last()).toHaveText(`question ${i}`);
+    const kept = (await parts(page).answer.textContent()) ?? "";
+    expect(kept.trim().startsWith(seen.trim()), `${seen} and ${kept}`).toBe(true);
+    await expect(parts(page).status).toContainText("Ready.");
+  }
+});
+
 test("two tabs: the second asks before it takes the model, and has the conversation", async ({ page }) => {
   await mock(page, { most: 10 });
   await open(page, "&backend=cpu");

@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 import { expect, type Locator, type Page } from "@playwright/test";
 
-const ENGINE = readFileSync(new URL("./engine.mock.js", import.meta.url), "utf8");
+export const ENGINE = readFileSync(new URL("./engine.mock.js", import.meta.url), "utf8");
 
 export type Backend = "webgpu" | "cpu";
 
