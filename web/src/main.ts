@@ -55,6 +55,8 @@ let saving = 0;
 let elsewhere = false;
 /** Gives the model to other tabs. */
 let release: (() => void) | null = null;
+/** When the title was last written. */
+let titled = 0;
 
 const view = new View(
   document.body,
@@ -494,10 +496,14 @@ async function importChat(file: File): Promise<void> {
   }
 }
 
-const chatOf = ({ chat, turns }: State): Chat => ({ ...chat, turns });
+function chatOf({ chat, turns }: State): Chat {
+  return { ...chat, turns };
+}
 
-const fileName = (state: State): string =>
-  `sinkstream-${titleOf(state).replaceAll(/[^\p{L}\p{N}]+/gu, "-").replaceAll(/^-|-$/g, "").toLowerCase()}`;
+function fileName(state: State): string {
+  const title = titleOf(state).replaceAll(/[^\p{L}\p{N}]+/gu, "-").replaceAll(/^-|-$/g, "");
+  return `sinkstream-${title.toLowerCase()}`;
+}
 
 async function save(): Promise<void> {
   clearTimeout(saving);
@@ -614,10 +620,11 @@ async function keepPage(): Promise<void> {
   }
 }
 
-const isOurs = (url: string): boolean => url.startsWith(location.origin) && !url.endsWith(".gguf");
+function isOurs(url: string): boolean {
+  return url.startsWith(location.origin) && !url.endsWith(".gguf");
+}
 
 /** A tab in the background says in its title how far it is; a second apart at least. */
-let titled = 0;
 function showInTitle(): void {
   if (!document.hidden || performance.now() - titled < 1000) return;
   titled = performance.now();

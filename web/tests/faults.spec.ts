@@ -144,7 +144,7 @@ test("a tab that was closed in the middle of an answer has it when it is opened 
 
 test("a tab that is closed at many moments loses nothing that was seen", async ({ page }) => {
   test.setTimeout(180_000);
-  await mock(page, { delay: 6, most: 2000 });
+  const found = await mock(page, { delay: 6, most: 2000 });
   await open(page, "&backend=cpu");
   for (let i = 0; i < 25; i += 1) {
     await ask(page, `question ${i}`);
@@ -156,6 +156,7 @@ test("a tab that is closed at many moments loses nothing that was seen", async (
     expect(kept.trim().startsWith(seen.trim()), `${seen} and ${kept}`).toBe(true);
     await expect(parts(page).status).toContainText("Ready.");
   }
+  expect(found).toEqual([]);
 });
 
 test("two tabs: the second asks before it takes the model, and has the conversation", async ({ page }) => {
