@@ -33,10 +33,11 @@ export default defineConfig({
     },
   },
   projects: [
-    { name: "page", testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts"] },
+    { name: "page", testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts"] },
     { name: "real", testMatch: "real.*.spec.ts" },
     { name: "shots", testMatch: "shots.spec.ts" },
     { name: "endless", testMatch: "endless.spec.ts" },
+    { name: "soak", testMatch: "soak.spec.ts" },
   ],
   ...(given === undefined
     ? { webServer: { command: "npx vite preview --host 127.0.0.1 --port 4173 --strictPort", url: baseURL } }

@@ -94,6 +94,17 @@ test("what breaks again and again waits for a click", async ({ page }) => {
   await expect(answer).toHaveText(TEN);
 });
 
+test("on a phone a fault is in sight, with what to do about it, wherever the page was scrolled to", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  await mock(page, { rejectAt: 5, again: true });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await page.locator("#memory").scrollIntoViewIfNeeded();
+  await expect(parts(page).status).toContainText("It broke twice");
+  await expect(parts(page).status).toBeInViewport();
+  await expect(page.getByRole("button", { name: "Start again" })).toBeInViewport();
+});
+
 test("a model that falls silent is named after ten seconds, and Stop replaces it", async ({ page }) => {
   await page.clock.install();
   await mock(page, { hangAt: 5, most: 10 });
