@@ -175,3 +175,100 @@ fn nothing_to_say() {
     assert!(conversation.send(&text, "Hello", &bad, 5).is_err());
     assert_eq!(conversation.messages(), &[] as &[Message]);
 }
+
+/// `resume` on an empty stream, and what it then writes.
+fn resumed(
+    model: &Rc<Model>,
+    text: &Text,
+    policy: Policy,
+    messages: &[Message],
+    most: usize,
+) -> (Conversation, Vec<u32>) {
+    let mut conversation = conversation(model, policy);
+    conversation.resume(text, messages, &Settings::greedy(), most, true).expect("resumed");
+    let (ids, ..) = answer(&mut conversation, text);
+    (conversation, ids)
+}
+
+#[test]
+fn a_conversation_that_fits_is_read_again_as_it_was() {
+    let _alone = tests::alone();
+    // A random model writes bytes that are no text, which would not come back as the same ids.
+    let (model, header) = real_model(Place::cpu());
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let mut kept = conversation(&model, Policy::Dense);
+    kept.send(&text, "What is the capital of France?", &Settings::greedy(), 12).expect("sent");
+    let (first, ..) = answer(&mut kept, &text);
+    kept.send(&text, "And of Italy?", &Settings::greedy(), 12).expect("sent");
+    let (second, ..) = answer(&mut kept, &text);
+
+    // Asked again, and gone on with after three of the tokens.
+    let (again, ids) = resumed(&model, &text, Policy::Dense, &kept.messages()[..3], 12);
+    assert_eq!(ids, second);
+    assert_eq!(again.messages(), kept.messages());
+    assert_eq!(again.session().stream().fed(), kept.session().stream().fed());
+    let mut cut = conversation(&model, Policy::Dense);
+    cut.send(&text, "What is the capital of France?", &Settings::greedy(), 3).expect("sent");
+    let (begun, ..) = answer(&mut cut, &text);
+    cut.proceed(&Settings::greedy(), 9).expect("it was cut");
+    let (rest, ..) = answer(&mut cut, &text);
+    assert_eq!([begun, rest].concat(), first);
+    assert_eq!(cut.messages(), &kept.messages()[..2]);
+}
+
+#[test]
+fn a_long_conversation_is_read_from_a_turn_that_the_cache_holds() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let mut messages = vec![Message::new(Role::System, "Be brief.")];
+    for i in 0..10 {
+        messages.push(Message::new(Role::User, format!("Question {i} about the sea")));
+        messages.push(Message::new(Role::Assistant, format!("Answer {i}: it is wide")));
+    }
+    let policy = Policy::Sinks { sinks: 4, recent: 124 };
+    let mut conversation = conversation(&model, policy);
+    let places = conversation.resume(&text, &messages, &Settings::greedy(), 0, false).expect("resumed");
+    let (ids, _, reason, left) = answer(&mut conversation, &text);
+    assert_eq!((ids.len(), reason, left), (0, Reason::Stopped, 0));
+    let fed = conversation.session().stream().fed();
+    assert!((64..=128).contains(&fed), "{fed} tokens");
+    assert_eq!(conversation.messages(), messages);
+    // Those left out come first, the rest lies without a gap behind the sinks.
+    let first = places.iter().position(Option::is_some).expect("something was kept");
+    assert!(first > 0 && first < messages.len());
+    let mut at = 4;
+    for place in &places[first..] {
+        let place = place.clone().expect("no gap");
+        assert_eq!(place.start, at);
+        at = place.end;
+    }
+    assert_eq!(at, fed);
+    // And it goes on.
+    conversation.send(&text, "Again", &Settings::greedy(), 3).expect("sent");
+    assert!(answer(&mut conversation, &text).0.len() <= 3);
+}
+
+#[test]
+fn a_turn_that_is_longer_than_the_cache_keeps_its_end() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let messages = [Message::new(Role::User, "Hello"), Message::new(Role::Assistant, "word ".repeat(200))];
+    let mut conversation = conversation(&model, Policy::Window { recent: 32 });
+    let places = conversation.resume(&text, &messages, &Settings::greedy(), 0, false).expect("resumed");
+    assert_eq!(places, [None, Some(0..32)]);
+}
+
+#[test]
+fn what_cannot_be_read_again_is_refused() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let greedy = Settings::greedy();
+    let asked = [Message::new(Role::User, "Hello")];
+    let mut conversation = conversation(&model, Policy::Dense);
+    assert!(matches!(conversation.proceed(&greedy, 1), Err(GenerateError::NoAnswer)));
+    assert!(matches!(conversation.resume(&text, &[], &greedy, 1, true), Err(GenerateError::Empty)));
+    assert!(matches!(conversation.resume(&text, &asked, &greedy, 1, false), Err(GenerateError::Unanswered)));
+    conversation.send(&text, "Hello", &greedy, 2).expect("sent");
+    answer(&mut conversation, &text);
+    assert!(matches!(conversation.resume(&text, &asked, &greedy, 1, true), Err(GenerateError::NotEmpty)));
+}

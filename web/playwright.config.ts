@@ -15,6 +15,8 @@ export default defineConfig({
   expect: { timeout: 15_000 },
   use: {
     baseURL,
+    // It would answer before the specs' own routes do; `offline.spec.ts` lets it.
+    serviceWorkers: "block",
     viewport: { width: 1280, height: 800 },
     launchOptions: {
       executablePath: process.env["CHROMIUM"] || "/usr/bin/chromium",
@@ -31,10 +33,11 @@ export default defineConfig({
     },
   },
   projects: [
-    { name: "page", testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts"] },
+    { name: "page", testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts"] },
     { name: "real", testMatch: "real.*.spec.ts" },
     { name: "shots", testMatch: "shots.spec.ts" },
     { name: "endless", testMatch: "endless.spec.ts" },
+    { name: "soak", testMatch: "soak.spec.ts" },
   ],
   ...(given === undefined
     ? { webServer: { command: "npx vite preview --host 127.0.0.1 --port 4173 --strictPort", url: baseURL } }

@@ -157,6 +157,12 @@ export interface SendOptions {
   max_tokens: number;
 }
 
+/** One turn of a conversation. A system prompt comes first, or not at all. */
+export interface Message {
+  role: "system" | "user" | "assistant";
+  content: string;
+}
+
 /** The state of one engine. Methods reject with an `Error` whose message names the thing and the remedy. */
 export class Engine {
   private constructor();
@@ -174,6 +180,18 @@ export class Engine {
   reset(settings: CacheSettings): CacheState;
   /** Takes a message of the user; `next` then feeds it and writes the answer. */
   send(text: string, options: SendOptions): void;
+  /**
+   * Goes on with the last answer, where it was stopped or cut at its limit; `next` then writes it. Throws where the
+   * model had closed it.
+   */
+  proceed(options: SendOptions): void;
+  /**
+   * Takes a conversation into a cache that was just emptied; `next` then reads as much of it as the cache will hold: the
+   * first tokens for the sinks, and the last turns. With `write` an answer follows: to the last message or, where that is
+   * an answer, as its continuation. Without, `next` ends with `stopped` when all is read; the last message must then be
+   * an answer. Returns the stream indices `[from, to)` of each message, null for one that was left out.
+   */
+  resume(messages: Message[], options: SendOptions, write: boolean): ([number, number] | null)[];
   /** Feeds one piece of the prompt or writes one token; with the `probs` of a head, if one is named. */
   next(attention?: AttentionHead | null): Promise<Step>;
   /** Ends the answer that is being written: call it between two `next`; the turn is closed in the cache by the next `send`. */

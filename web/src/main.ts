@@ -1,42 +1,127 @@
 // Ties the page together: wishes go to the worker, its answers to the state, the state to the view.
 
-import { type Fault, fault, type Request, type Response } from "./protocol.ts";
-import { MODEL, parse } from "./settings.ts";
+import type { Backend } from "../../crates/wasm/types";
+import { Chats, exported, imported, newChat, titleOf } from "./chats.ts";
+import { download } from "./dom.ts";
+import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
+import { report } from "./report.ts";
+import { format, MODEL, parse, type Theme } from "./settings.ts";
+import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
+import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
 import { Speech } from "./speech.ts";
-import { type Gpu, probe, start } from "./startup.ts";
-import { type Action, initial, reduce, SILENCE } from "./state.ts";
+import { type Gpu, probe, start, whenGone } from "./startup.ts";
+import { type Action, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
 import * as say from "./strings.en.ts";
 import { View } from "./view.ts";
 
 /** Pulls on their way at once: the worker goes on while the page takes in what came. */
 const PULLS = 2;
+/** Milliseconds between two savings of a growing answer. */
+const SAVE = 2000;
+/** Times that a model which broke is started again by itself, without a word of it in between. */
+const MOST_LOSSES = 2;
+/** A page that was reloaded so often within so many milliseconds, and never got to its model, waits for a click. */
+const LOOP = { most: 3, within: 60_000 };
+const THEME = "sinkstream-theme";
+const CHAT = "sinkstream-chat";
+const LOADS = "sinkstream-loads";
 
 const address = new URLSearchParams(location.search);
-const settings = parse(address, crypto.getRandomValues(new Uint32Array(1))[0] ?? 0);
+const seed = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
+const settings = parse(address, seed);
 if (!URL.canParse(settings.model, document.baseURI)) {
   settings.complaints.push(say.badModel(settings.model));
   settings.model = MODEL;
 }
-const weights = new URL(settings.model, document.baseURI).href;
+const ours = defaultSource(document.baseURI);
+let source: Source =
+  settings.model === MODEL ? ours : addressSource(new URL(settings.model, document.baseURI).href, settings.sha256);
 const module = new URL("pkg/wasm.js", document.baseURI).href;
-const terms = say.loadTerms(settings.model !== MODEL ? say.otherModel(weights) : say.defaultModel);
 
-let state = initial(settings.cache, settings.complaints);
+let state = initial(settings);
 let worker: Worker | null = null;
 /** Ends the start that is under way. */
 let starting = new AbortController();
 let frame = 0;
 let listening = 0;
+let keep: ShelfKind | null = null;
+let losses = 0;
+/** What follows when the model is back: the broken answer is gone on with, or the conversation is read only. */
+let unfinished = false;
+/** What waits for the end of the answer. */
+let later: (() => void) | null = null;
+let saving = 0;
+/** Another tab has the model. */
+let elsewhere = false;
+/** Gives the model to other tabs. */
+let release: (() => void) | null = null;
+/** When the title was last written. */
+let titled = 0;
 
-const view = new View(document.body, { load, cancel, send, stop }, terms);
+const view = new View(
+  document.body,
+  {
+    load: () => void load(false),
+    useHere: () => void load(true),
+    cancel,
+    send,
+    stop,
+    regenerate,
+    proceed: goOn,
+    copy: (text) => void copy(text),
+    settings: changeSettings,
+    backend: (backend) => afterAnswer(() => void changeBackend(backend)),
+    system: (text) => afterAnswer(() => changeSystem(text)),
+    newChat: () => afterStop(() => openChat(newChat())),
+    openChat: (id) => afterStop(() => void openKept(id)),
+    removeChat: (id) => void removeChat(id),
+    exportChat: () => download(`${fileName(state)}.json`, "application/json", exported(chatOf(state))),
+    importChat: (file) => afterStop(() => void importChat(file)),
+    useCard: ({ id, name }) => afterStop(() => reload({ kind: "stored", id, name })),
+    removeCard: ({ id }) => void removeCard(id),
+    useDefault: () => afterStop(() => reload(ours)),
+    useAddress: (url) => afterStop(() => reload(addressSource(url, null))),
+    useFile: (file) => afterStop(() => useFile(file)),
+    clearStorage: () => afterStop(() => void clearStorage()),
+    openPanel: (panel) => void fillPanel(panel),
+    theme: setTheme,
+    view: (name) => {
+      settings.view = name;
+      view.showView(name);
+      writeAddress();
+    },
+  },
+  settings,
+);
 const speech = new Speech(view.region);
-
+setTheme(settings.theme ?? storedTheme());
 frame = requestAnimationFrame(paint);
-dispatch({
-  kind: "planned",
-  place: await probe(settings.backend, isSecureContext, (navigator as { gpu?: Gpu }).gpu),
+
+const chats = await Chats.open();
+if (chats.refusal !== null) settings.complaints.push(say.chatsNotKept(chats.refusal));
+dispatch({ kind: "opened", chat: await lastChat() });
+const [place, kind] = await Promise.all([
+  probe(settings.backend, isSecureContext, (navigator as { gpu?: Gpu }).gpu),
+  findShelf(),
+]);
+keep = kind;
+await readShelf();
+dispatch({ kind: "planned", place });
+// What is kept already comes without a click: nothing is downloaded for it.
+if (settings.load || nearest(source, state.cards).kind === "stored") {
+  if (looping()) dispatch({ kind: "hint", text: say.loopGuard });
+  else void load(false);
+}
+watchDrops();
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) void save();
+  else {
+    document.title = say.title(null);
+    schedule();
+  }
 });
-if (settings.load) load();
+addEventListener("pagehide", () => void save());
+void keepPage();
 
 function dispatch(action: Action): void {
   const before = state;
@@ -46,28 +131,55 @@ function dispatch(action: Action): void {
     if (state.phase === "writing") speech.follow(answer.text, answer.tokens, performance.now());
     else if (before.phase === "writing") speech.end(answer.text, performance.now());
   }
+  if (before.turns !== state.turns || before.chat !== state.chat) {
+    if (before.phase === state.phase && state.phase === "writing") saveSoon();
+    else void save();
+  }
+  schedule();
+}
+
+function schedule(): void {
   if (frame === 0) frame = requestAnimationFrame(paint);
 }
 
 function paint(now: number): void {
-  frame = view.draw(state, now) ? requestAnimationFrame(paint) : 0;
+  const waiting = view.draw(state, now, terms(source, state.cards, source === ours), elsewhere);
+  frame = waiting ? requestAnimationFrame(paint) : 0;
 }
 
-function load(): void {
+// The model.
+
+async function load(steal: boolean): Promise<void> {
   if (state.place === null || (state.phase !== "idle" && state.phase !== "failed")) return;
-  const { signal } = (starting = new AbortController());
+  elsewhere = !(await claim(steal));
+  if (elsewhere) return dispatch({ kind: "hint", text: say.otherTab });
+  if (steal) await refreshChat();
+  unfinished = false;
   dispatch({ kind: "starting" });
-  start(state.place, module, spawn, signal).then(
+  void navigator.storage?.persist?.().catch(() => false);
+  launch();
+}
+
+function launch(): void {
+  const { place } = state;
+  if (place === null) return;
+  noteLoad(true);
+  const { signal } = (starting = new AbortController());
+  start(place, module, spawn, signal).then(
     (started) => {
-      worker = started.worker;
-      worker.onmessage = ({ data }: MessageEvent<Response>): void => receive(data);
-      worker.onerror = (event): void => {
+      const mine = (worker = started.worker);
+      mine.onmessage = ({ data }: MessageEvent<Response>): void => receive(data);
+      mine.onerror = (event): void => {
         event.preventDefault();
-        const message = say.workerDied(event.message || say.noReason);
-        fail({ name: "worker", message, remedy: say.startAgainRemedy });
+        died(event.message || say.noReason);
       };
+      whenGone(mine, () => {
+        if (worker === mine) died(say.killed);
+      });
+      dispatch({ kind: "found", findings: started.findings });
       dispatch({ kind: "started", place: started.place });
-      post({ kind: "load", url: weights, cache: settings.cache });
+      const from = nearest(source, state.cards);
+      post({ kind: "load", source: from, shelf: keep, cache: state.wanted });
     },
     (caught: unknown) => {
       if (!signal.aborted)
@@ -80,32 +192,54 @@ function spawn(): Worker {
   return new Worker(new URL("./worker.ts", import.meta.url), { type: "module", name: "model" });
 }
 
+function died(reason: string): void {
+  fail({ name: "worker", message: say.workerDied(reason), remedy: say.startAgainRemedy });
+}
+
 // Ending the worker ends its download too, and gives all its memory back.
 function cancel(): void {
   if (state.phase !== "starting" && state.phase !== "loading") return;
   discard();
+  noteLoad(false);
   dispatch({ kind: "cancelled" });
+  void readShelf();
 }
 
-function send(text: string): void {
-  if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
-  else if (state.phase !== "ready") dispatch({ kind: "hint", text: say.loadFirst });
-  else if (text.trim() === "") dispatch({ kind: "hint", text: say.emptyMessage });
-  else {
-    view.clear();
-    speech.begin();
-    dispatch({ kind: "asked", text });
-    post({ kind: "send", text, options: settings.send });
-    for (let i = 0; i < PULLS; i += 1) post({ kind: "pull" });
-    listen();
-  }
+/** Takes another model in place of the one that is there. */
+function reload(other: Source): void {
+  discard();
+  source = other;
+  dispatch({ kind: "cancelled" });
+  dispatch({ kind: "hint", text: "" });
+  void load(false);
 }
 
-function stop(): void {
-  if (state.phase !== "writing") return;
-  // A silent worker may never come to its next step, where it would read the wish to stop.
-  if (state.silent) fail({ name: "silence", message: say.endedSilent, remedy: say.startAgainRemedy });
-  else post({ kind: "stop" });
+function useFile(file: File): void {
+  if (!/\.gguf$/i.test(file.name)) return dispatch({ kind: "hint", text: say.fileFault(file.name) });
+  reload({ kind: "file", name: file.name, file });
+}
+
+/** Has the model to itself: two tabs would take twice the memory and write over each other's chat. */
+async function claim(steal: boolean): Promise<boolean> {
+  const { locks } = navigator as { locks?: LockManager };
+  if (locks === undefined || release !== null) return true;
+  return new Promise((resolve) => {
+    locks
+      .request("sinkstream-model", steal ? { steal } : { ifAvailable: true }, (lock) => {
+        resolve(lock !== null);
+        if (lock === null) return undefined;
+        return new Promise<void>((let_go) => (release = let_go));
+      })
+      // The only way for a lock to end by itself is that another tab takes it.
+      .catch(() => {
+        release = null;
+        elsewhere = true;
+        void save();
+        discard();
+        dispatch({ kind: "cancelled" });
+        dispatch({ kind: "hint", text: say.takenOver });
+      });
+  });
 }
 
 function receive(response: Response): void {
@@ -113,20 +247,42 @@ function receive(response: Response): void {
     case "progress":
       dispatch({ kind: "progress", progress: response.progress, at: performance.now() });
       break;
+    case "retrying":
+      dispatch({ kind: "retrying", fault: response.fault });
+      break;
     case "loaded":
-      dispatch({ kind: "loaded", model: response.model, cache: response.cache });
+      noteLoad(false);
+      dispatch({
+        kind: "loaded",
+        model: response.model,
+        cache: response.cache,
+        name: source.name,
+        notice: response.notice,
+      });
+      void readShelf();
+      void keepPage();
+      if (unfinished) resumeAnswer();
+      else refill(say.refilled.loaded);
+      break;
+    case "emptied":
+      dispatch({ kind: "emptied", cache: response.cache });
+      break;
+    case "resumed":
+      dispatch({ kind: "resumed", places: response.places, cache: response.cache });
       break;
     case "step":
-      dispatch({ kind: "step", step: response.step, at: performance.now() });
-      if (state.phase === "writing") {
+      if (response.step.kind === "token") losses = 0;
+      dispatch({ kind: "step", step: response.step, memory: response.memory, at: performance.now() });
+      showInTitle();
+      if (state.phase === "writing" || state.phase === "refilling") {
         post({ kind: "pull" });
         listen();
-      } else clearTimeout(listening);
+      } else rest();
       break;
     case "refused":
-      clearTimeout(listening);
       dispatch({ kind: "refused", fault: response.fault });
       if (state.returned !== null) view.giveBack(state.returned);
+      rest();
       break;
     case "failed":
       fail(response.fault);
@@ -139,9 +295,29 @@ function receive(response: Response): void {
   }
 }
 
-function fail(fault: Fault): void {
+/** The answer is over. */
+function rest(): void {
+  clearTimeout(listening);
+  const act = later;
+  later = null;
+  act?.();
+}
+
+/** The text stays. A model that was there comes back by itself, unless it breaks again and again. */
+function fail(problem: Fault, goOnAfter = true): void {
+  const { phase, model } = state;
+  const was = phase === "writing" || phase === "refilling" || phase === "ready";
   discard();
-  dispatch({ kind: "failed", fault });
+  noteLoad(false);
+  dispatch({ kind: "failed", fault: problem });
+  void save();
+  void readShelf();
+  if (!was || model === null) return;
+  if (losses >= MOST_LOSSES) return dispatch({ kind: "hint", text: say.tooOften });
+  losses += 1;
+  unfinished = phase === "writing" && goOnAfter;
+  dispatch({ kind: "recovering", sentence: say.recovering(problem.message) });
+  launch();
 }
 
 function discard(): void {
@@ -149,6 +325,7 @@ function discard(): void {
   clearTimeout(listening);
   worker?.terminate();
   worker = null;
+  later = null;
 }
 
 /** Says so when the model falls silent; it may only be slow, so nothing is ended. */
@@ -159,4 +336,354 @@ function listen(): void {
 
 function post(request: Request): void {
   worker?.postMessage(request);
+}
+
+function pulls(): void {
+  for (let i = 0; i < PULLS; i += 1) post({ kind: "pull" });
+  listen();
+}
+
+// The conversation.
+
+function send(text: string, from: number | null): void {
+  if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
+  else if (state.phase !== "ready") dispatch({ kind: "hint", text: say.loadFirst });
+  else if (text.trim() === "") dispatch({ kind: "hint", text: say.emptyMessage });
+  else {
+    view.clear();
+    if (from !== null) dispatch({ kind: "kept", turns: from });
+    ask(text);
+  }
+}
+
+function ask(text: string): void {
+  const { options, wanted: cache } = state;
+  const known = state.synced && (state.chat.system === "" || state.turns.length > 0);
+  speech.begin();
+  dispatch({ kind: "asked", text });
+  if (known) post({ kind: "send", text, options });
+  else post({ kind: "resume", messages: messages(state), options, write: true, cache });
+  pulls();
+}
+
+function regenerate(): void {
+  const asked = state.turns.findLastIndex(({ who }) => who === "you");
+  const text = state.turns[asked]?.text;
+  if (state.phase !== "ready" || text === undefined) return;
+  dispatch({ kind: "kept", turns: asked });
+  ask(text);
+}
+
+function goOn(): void {
+  if (state.phase !== "ready") return;
+  if (!state.synced) return resumeAnswer();
+  speech.begin();
+  dispatch({ kind: "proceeding", reread: false });
+  post({ kind: "proceed", options: state.options });
+  pulls();
+}
+
+/** Reads the conversation again and goes on with its last answer. */
+function resumeAnswer(): void {
+  const { options, wanted: cache, place, turns } = state;
+  const last = turns[lastSaid(turns)];
+  if (last?.who !== "model") return refill(say.refilled.loaded);
+  speech.begin();
+  dispatch({ kind: "proceeding", reread: true });
+  if (place !== null) {
+    dispatch({ kind: "hint", text: say.goingOn(last.tokens, say.where(place.backend, place.adapter)) });
+  }
+  post({ kind: "resume", messages: messages(state), options, write: true, cache });
+  pulls();
+}
+
+/** Reads the conversation into an empty cache. `why` is written into it. */
+function refill(why: string): void {
+  const { options, wanted: cache } = state;
+  const known = messages(state);
+  // A question that was not answered is read with its answer.
+  while (known.at(-1)?.role === "user") known.pop();
+  if (!known.some(({ role }) => role === "assistant")) return post({ kind: "empty", cache });
+  dispatch({ kind: "refilling", why });
+  post({ kind: "resume", messages: known, options, write: false, cache });
+  pulls();
+}
+
+function stop(): void {
+  if (state.phase !== "writing" && state.phase !== "refilling") return;
+  // A silent worker may never come to its next step, where it would read the wish to stop.
+  if (state.silent) fail({ name: "silence", message: say.endedSilent, remedy: say.startAgainRemedy }, false);
+  else post({ kind: "stop" });
+}
+
+/** Now, or when the answer has ended. */
+function afterAnswer(act: () => void): void {
+  if (state.phase !== "writing" && state.phase !== "refilling") return act();
+  dispatch({ kind: "hint", text: say.waitForEnd });
+  later = act;
+}
+
+/** Now, or not at all while an answer is written. */
+function afterStop(act: () => void): void {
+  if (state.phase === "writing") return dispatch({ kind: "hint", text: say.finishFirst });
+  if (state.phase !== "refilling") return act();
+  later = act;
+  post({ kind: "stop" });
+}
+
+function changeSettings(cache: State["wanted"], options: State["options"]): void {
+  const rebuild = JSON.stringify(cache) !== JSON.stringify(state.wanted);
+  dispatch({ kind: "settings", cache, options });
+  [settings.cache, settings.send] = [cache, options];
+  writeAddress();
+  if (rebuild && worker !== null && state.model !== null) {
+    afterAnswer(() => {
+      if (state.phase === "ready") refill(say.refilled.settings);
+    });
+  }
+}
+
+async function changeBackend(backend: Backend | null): Promise<void> {
+  settings.backend = backend;
+  writeAddress();
+  const running = worker !== null;
+  discard();
+  const place = await probe(backend, isSecureContext, (navigator as { gpu?: Gpu }).gpu);
+  dispatch({ kind: "planned", place });
+  unfinished = false;
+  if (!running) return;
+  dispatch({ kind: "starting" });
+  launch();
+}
+
+function changeSystem(text: string): void {
+  dispatch({ kind: "system", text });
+  if (state.phase === "ready") refill(say.refilled.settings);
+}
+
+// Chats.
+
+function openChat(chat: Chat): void {
+  void save();
+  dispatch({ kind: "opened", chat });
+  remember(chat.id);
+  if (state.phase === "ready") refill(say.refilled.opened);
+}
+
+async function openKept(id: string): Promise<void> {
+  await save();
+  const chat = await chats.get(id);
+  if (chat !== null) openChat(rested(chat));
+}
+
+async function removeChat(id: string): Promise<void> {
+  if (id === state.chat.id) {
+    if (state.phase === "writing") return dispatch({ kind: "hint", text: say.finishFirst });
+    await chats.remove(id);
+    dispatch({ kind: "opened", chat: newChat() });
+    if (state.phase === "ready") refill(say.refilled.opened);
+  } else await chats.remove(id);
+  await fillPanel("chats");
+}
+
+async function importChat(file: File): Promise<void> {
+  try {
+    const chat = imported(await file.text(), file.name);
+    openChat(chat);
+    dispatch({ kind: "hint", text: say.imported(titleOf(chat)) });
+  } catch (caught) {
+    dispatch({ kind: "hint", text: fault("import", caught, null).message });
+  }
+}
+
+function chatOf({ chat, turns }: State): Chat {
+  return { ...chat, turns };
+}
+
+function fileName(state: State): string {
+  const title = titleOf(state).replaceAll(/[^\p{L}\p{N}]+/gu, "-").replaceAll(/^-|-$/g, "");
+  return `sinkstream-${title.toLowerCase()}`;
+}
+
+async function save(): Promise<void> {
+  clearTimeout(saving);
+  saving = 0;
+  if (state.chat.id === "" || (state.turns.length === 0 && state.chat.system === "")) return;
+  remember(state.chat.id);
+  await chats.put(chatOf(state)).catch((caught: unknown) => {
+    dispatch({ kind: "hint", text: say.chatsNotKept(fault("storage", caught, null).message) });
+  });
+}
+
+function saveSoon(): void {
+  if (saving === 0) saving = setTimeout(() => void save(), SAVE);
+}
+
+async function lastChat(): Promise<Chat> {
+  const id = stored(sessionStorage, CHAT) ?? stored(localStorage, CHAT);
+  const chat = id === null ? null : await chats.get(id).catch(() => null);
+  return chat === null ? newChat() : rested(chat);
+}
+
+/** What the other tab wrote last. */
+async function refreshChat(): Promise<void> {
+  const chat = await chats.get(state.chat.id).catch(() => null);
+  if (chat !== null) dispatch({ kind: "opened", chat: rested(chat) });
+}
+
+/** A chat whose tab was closed in the middle of an answer. */
+function rested(chat: Chat): Chat {
+  const last = chat.turns.at(-1);
+  if (last?.who !== "model" || !last.open || /[.]$/.test(last.note)) return chat;
+  return { ...chat, turns: [...chat.turns.slice(0, -1), { ...last, note: `${say.brokeOff(last.tokens)}.` }] };
+}
+
+function remember(id: string): void {
+  for (const storage of [sessionStorage, localStorage]) put(storage, CHAT, id);
+}
+
+// What is kept in this browser.
+
+async function readShelf(): Promise<void> {
+  const cards = keep === null ? [] : await shelf(keep).list().catch(() => []);
+  dispatch({ kind: "cards", cards });
+}
+
+async function removeCard(id: string): Promise<void> {
+  if (keep !== null) await shelf(keep).remove(id);
+  await readShelf();
+  await fillPanel("models");
+}
+
+async function clearStorage(): Promise<void> {
+  discard();
+  if (keep !== null) await shelf(keep).clear();
+  await chats.clear();
+  for (const storage of [sessionStorage, localStorage]) {
+    for (const key of [THEME, CHAT, LOADS]) put(storage, key, null);
+  }
+  source = source.kind === "stored" ? ours : source;
+  dispatch({ kind: "opened", chat: newChat() });
+  dispatch({ kind: "cancelled" });
+  dispatch({ kind: "hint", text: say.cleared });
+  await readShelf();
+}
+
+async function fillPanel(panel: "chats" | "models" | "help"): Promise<void> {
+  if (panel === "help") view.help.draw(report(state, settings.backend));
+  else if (panel === "chats") {
+    await save();
+    view.chats.draw(await chats.list(), state.chat.id);
+  } else {
+    const { usage, quota } = (await navigator.storage?.estimate?.().catch(() => null)) ?? {};
+    view.models.draw(state.cards, usage, quota);
+  }
+}
+
+// The page.
+
+async function copy(text: string): Promise<void> {
+  try {
+    await navigator.clipboard.writeText(text);
+    dispatch({ kind: "hint", text: say.copied });
+  } catch {
+    dispatch({ kind: "hint", text: say.copyFailed });
+  }
+}
+
+function setTheme(theme: Theme): void {
+  put(localStorage, THEME, theme === "system" ? null : theme);
+  view.showTheme(theme);
+}
+
+function storedTheme(): Theme {
+  const theme = stored(localStorage, THEME);
+  return theme === "light" || theme === "dark" ? theme : "system";
+}
+
+function writeAddress(): void {
+  const query = format(settings, seed).toString();
+  history.replaceState(null, "", `${location.pathname}${query === "" ? "" : `?${query}`}${location.hash}`);
+}
+
+/** Whoever comes back without a connection gets the page from the service worker. */
+async function keepPage(): Promise<void> {
+  try {
+    await navigator.serviceWorker?.register("sw.js");
+    const ready = await navigator.serviceWorker?.ready;
+    // What came before it was there.
+    const loaded = performance.getEntriesByType("resource").map(({ name }) => name);
+    const engine = state.model === null ? [] : [module, new URL("wasm_bg.wasm", module).href];
+    ready?.active?.postMessage([new URL("./", location.href).href, ...loaded.filter(isOurs), ...engine]);
+  } catch {
+    // A page that a browser does not keep needs a connection; all else works.
+  }
+}
+
+function isOurs(url: string): boolean {
+  return url.startsWith(location.origin) && !url.endsWith(".gguf");
+}
+
+/** A tab in the background says in its title how far it is; a second apart at least. */
+function showInTitle(): void {
+  if (!document.hidden || performance.now() - titled < 1000) return;
+  titled = performance.now();
+  document.title = say.title(state.phase === "writing" ? (state.turns.at(-1)?.tokens ?? 0) : null);
+}
+
+function watchDrops(): void {
+  const files = (event: DragEvent): boolean => event.dataTransfer?.types.includes("Files") === true;
+  document.addEventListener("dragover", (event) => {
+    if (!files(event)) return;
+    event.preventDefault();
+    document.body.dataset["drop"] = say.dropHere;
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (event.relatedTarget === null) delete document.body.dataset["drop"];
+  });
+  document.addEventListener("drop", (event) => {
+    delete document.body.dataset["drop"];
+    const file = event.dataTransfer?.files[0];
+    if (file === undefined) return;
+    event.preventDefault();
+    if (/\.json$/i.test(file.name)) afterStop(() => void importChat(file));
+    else afterStop(() => useFile(file));
+  });
+}
+
+/** Loads that were begun and did not come to their end count as a loop when there are many. */
+function looping(): boolean {
+  return loads().length >= LOOP.most;
+}
+
+function noteLoad(begun: boolean): void {
+  put(sessionStorage, LOADS, begun ? JSON.stringify([...loads(), Date.now()]) : null);
+}
+
+function loads(): number[] {
+  try {
+    const found: unknown = JSON.parse(stored(sessionStorage, LOADS) ?? "[]");
+    if (!Array.isArray(found)) return [];
+    return found.filter((at): at is number => typeof at === "number" && Date.now() - at < LOOP.within);
+  } catch {
+    return [];
+  }
+}
+
+/** A browser may refuse these, as with cookies switched off. */
+function stored(storage: Storage, key: string): string | null {
+  try {
+    return storage.getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+function put(storage: Storage, key: string, value: string | null): void {
+  try {
+    if (value === null) storage.removeItem(key);
+    else storage.setItem(key, value);
+  } catch {
+    // Then it is not remembered.
+  }
 }

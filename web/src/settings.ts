@@ -1,5 +1,6 @@
 // What the page's address asks for: `?sinks=4&recent=252&temperature=0&max=24`, in the words of the
-// command line program. A bad value is said in a sentence; the rest applies.
+// command line program. A bad value is said in a sentence; the rest applies. `format` writes the same
+// address again, without what is the default anyway.
 
 import type {
   Backend,
@@ -12,15 +13,56 @@ import type {
 } from "../../crates/wasm/types";
 import * as say from "./strings.en.ts";
 
+export type ViewName = "chat" | "compare";
+export type Theme = "system" | "light" | "dark";
+
+/** One lane of the comparison. */
+export interface Lane {
+  policy: "window" | "sinks" | "dense" | "recompute";
+  sinks: number;
+  recent: number;
+  kv: Storage;
+  positions: Positions;
+  softmax: "plain" | "one";
+}
+
+/** What the comparison is to show. */
+export interface Compare {
+  /** Name of an experiment; the rest of the address changes it. */
+  x: string | null;
+  lanes: Lane[];
+  mode: "forced" | "free";
+  /** Name of a text. */
+  text: string | null;
+  from: number;
+  /** Tokens; 0 for all. */
+  n: number;
+  /** The lead figure. */
+  fig: string | null;
+  /** Tokens of a rolling mean. */
+  roll: number;
+  /** The cursor's stream position. */
+  t: number | null;
+  /** Address of a recorded run. */
+  run: string | null;
+  show: boolean;
+  play: boolean;
+}
+
 export interface Settings {
   /** Forced by the address; null lets the page choose. */
   backend: Backend | null;
   /** Address of the weights, relative to the page. */
   model: string;
+  /** What the weights' SHA-256 must be, in hexadecimal. */
+  sha256: string | null;
   /** Load at once, without a click. */
   load: boolean;
+  view: ViewName;
+  theme: Theme | null;
   cache: CacheSettings;
   send: SendOptions;
+  compare: Compare;
   /** One sentence for each value that could not be used. */
   complaints: string[];
 }
@@ -28,29 +70,65 @@ export interface Settings {
 /** Where the local server keeps the weights, relative to the page. */
 export const MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
-/** Reads the address. `seed` is used where the address names none. */
-export function parse(params: Iterable<[string, string]>, seed: number): Settings {
-  const settings: Settings = {
+const STORAGES: readonly Storage[] = ["f32", "f16", "bf16", "int8", "int4", "int2"];
+const MOST_LANES = 4;
+
+/** Least and greatest value of each number, and whether it is whole. */
+export const RANGES = {
+  sinks: [0, 4096, true],
+  recent: [1, 1_048_576, true],
+  temperature: [0, 10, false],
+  top_k: [1, 64, true],
+  top_p: [0, 1, false],
+  min_p: [0, 1, false],
+  penalty: [0.1, 10, false],
+  seed: [0, 4_294_967_295, true],
+  max: [0, 1_048_576, true],
+  from: [0, 1_048_576, true],
+  n: [0, 1_048_576, true],
+  roll: [1, 4096, true],
+  t: [0, 1_048_576, true],
+} as const satisfies Record<string, readonly [number, number, boolean]>;
+
+export function defaults(seed: number): Settings {
+  return {
     backend: null,
     model: MODEL,
+    sha256: null,
     load: false,
+    view: "chat",
+    theme: null,
     cache: { policy: "sinks", sinks: 4, recent: 1020, kv: "f16" },
     send: {
       sampler: { temperature: 0.7, top_k: 64, top_p: 0.95, min_p: 0, repetition_penalty: 1.1, seed },
       max_tokens: 0,
     },
+    compare: {
+      x: null,
+      lanes: [],
+      mode: "forced",
+      text: null,
+      from: 0,
+      n: 0,
+      fig: null,
+      roll: 64,
+      t: null,
+      run: null,
+      show: false,
+      play: true,
+    },
     complaints: [],
   };
-  const { cache, send, complaints } = settings;
+}
+
+/** Reads the address. `seed` is used where the address names none. */
+export function parse(params: Iterable<[string, string]>, seed: number): Settings {
+  const settings = defaults(seed);
+  const { cache, send, compare, complaints } = settings;
   const { sampler } = send;
 
-  const number = (
-    key: string,
-    value: string,
-    [least, most]: [number, number],
-    whole: boolean,
-    use: (n: number) => void,
-  ): void => {
+  const number = (key: string, value: string, range: keyof typeof RANGES, use: (n: number) => void): void => {
+    const [least, most, whole] = RANGES[range];
     const n = value.trim() === "" ? Number.NaN : Number(value);
     if (n >= least && n <= most && (!whole || Number.isInteger(n))) use(n);
     else complaints.push(say.badNumber(key, value, least, most, whole));
@@ -74,41 +152,45 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
       case "policy":
         choice<Policy>(key, value, ["sinks", "window", "dense", "recompute"], (v) => (cache.policy = v));
         break;
-      case "positions":
-        choice<Positions>(key, value, ["slot", "stream"], (v) => (cache.positions = v));
-        break;
       case "softmax":
         choice<Softmax>(key, value, ["plain", "one"], (v) => (cache.softmax = v));
         break;
       case "kv":
-        choice<Storage>(key, value, ["f16", "f32"], (v) => (cache.kv = v));
+        choice<Storage>(key, value, STORAGES, (v) => (cache.kv = v));
+        break;
+      case "positions":
+        choice<Positions>(key, value, ["slot", "stream"], (v) => {
+          if (v === "stream") cache.positions = v;
+          else delete cache.positions;
+        });
         break;
       case "sinks":
-        number(key, value, [0, 4096], true, (v) => (cache.sinks = v));
+        number(key, value, "sinks", (v) => (cache.sinks = v));
         break;
       case "recent":
-        number(key, value, [1, 1_048_576], true, (v) => (cache.recent = v));
+        number(key, value, "recent", (v) => (cache.recent = v));
         break;
+      case "temp":
       case "temperature":
-        number(key, value, [0, 10], false, (v) => (sampler.temperature = v));
+        number(key, value, "temperature", (v) => (sampler.temperature = v));
         break;
       case "top_k":
-        number(key, value, [1, 64], true, (v) => (sampler.top_k = v));
+        number(key, value, "top_k", (v) => (sampler.top_k = v));
         break;
       case "top_p":
-        number(key, value, [0, 1], false, (v) => (sampler.top_p = v));
+        number(key, value, "top_p", (v) => (sampler.top_p = v));
         break;
       case "min_p":
-        number(key, value, [0, 1], false, (v) => (sampler.min_p = v));
+        number(key, value, "min_p", (v) => (sampler.min_p = v));
         break;
       case "penalty":
-        number(key, value, [0.1, 10], false, (v) => (sampler.repetition_penalty = v));
+        number(key, value, "penalty", (v) => (sampler.repetition_penalty = v));
         break;
       case "seed":
-        number(key, value, [0, 4_294_967_295], true, (v) => (sampler.seed = v));
+        number(key, value, "seed", (v) => (sampler.seed = v));
         break;
       case "max":
-        number(key, value, [0, 1_048_576], true, (v) => (send.max_tokens = v));
+        number(key, value, "max", (v) => (send.max_tokens = v));
         break;
       case "load":
         choice<"0" | "1">(key, value, ["1", "0"], (v) => (settings.load = v === "1"));
@@ -117,6 +199,42 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
         if (value.trim() === "") complaints.push(say.emptyModel);
         else settings.model = value;
         break;
+      case "sha256":
+        if (/^[0-9a-f]{64}$/i.test(value)) settings.sha256 = value.toLowerCase();
+        else complaints.push(say.badHash(value));
+        break;
+      case "view":
+        choice<ViewName>(key, value, ["chat", "compare"], (v) => (settings.view = v));
+        break;
+      case "theme":
+        choice<Theme>(key, value, ["system", "light", "dark"], (v) => (settings.theme = v));
+        break;
+      case "lane": {
+        const lane = parseLane(value);
+        if (lane === null) complaints.push(say.badLane(value));
+        else if (compare.lanes.length === MOST_LANES) complaints.push(say.tooManyLanes);
+        else compare.lanes.push(lane);
+        break;
+      }
+      case "mode":
+        choice<Compare["mode"]>(key, value, ["forced", "free"], (v) => (compare.mode = v));
+        break;
+      case "x":
+      case "text":
+      case "fig":
+      case "run":
+        compare[key] = value;
+        break;
+      case "from":
+      case "n":
+      case "roll":
+      case "t":
+        number(key, value, key, (v) => (compare[key] = v));
+        break;
+      case "show":
+      case "play":
+        choice<"0" | "1">(key, value, ["1", "0"], (v) => (compare[key] = v === "1"));
+        break;
       default:
         complaints.push(say.unknownParameter(key));
     }
@@ -124,4 +242,103 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
   // Only the `sinks` policy keeps first tokens; the boundary wants 0 elsewhere.
   if (cache.policy !== "sinks") cache.sinks = 0;
   return settings;
+}
+
+/** The address of `settings`, without what is the default. `seed` as for `parse`. */
+export function format(settings: Settings, seed: number): URLSearchParams {
+  const params = new URLSearchParams();
+  const plain = flat(defaults(seed));
+  for (const [key, value] of flat(settings)) {
+    if (value !== null && value !== plain.find(([other]) => other === key)?.[1]) params.append(key, value);
+  }
+  for (const lane of settings.compare.lanes) params.append("lane", formatLane(lane));
+  return params;
+}
+
+function flat({ cache, send, compare, ...page }: Settings): [string, string | null][] {
+  const { sampler } = send;
+  const text = (value: string | number | null): string | null => (value === null ? null : String(value));
+  const flag = (value: boolean): string => (value ? "1" : "0");
+  return [
+    ["view", page.view],
+    ["x", compare.x],
+    ["backend", page.backend],
+    ["model", page.model],
+    ["sha256", page.sha256],
+    ["load", flag(page.load)],
+    ["theme", page.theme],
+    ["policy", cache.policy],
+    ["sinks", cache.policy === "sinks" ? text(cache.sinks) : null],
+    ["recent", text(cache.recent)],
+    ["kv", cache.kv],
+    ["positions", cache.positions ?? null],
+    ["temperature", text(sampler.temperature)],
+    ["top_k", text(sampler.top_k)],
+    ["top_p", text(sampler.top_p)],
+    ["min_p", text(sampler.min_p)],
+    ["penalty", text(sampler.repetition_penalty)],
+    ["seed", text(sampler.seed)],
+    ["max", text(send.max_tokens)],
+    ["mode", compare.mode],
+    ["text", compare.text],
+    ["from", text(compare.from)],
+    ["n", text(compare.n)],
+    ["fig", compare.fig],
+    ["roll", text(compare.roll)],
+    ["t", text(compare.t)],
+    ["run", compare.run],
+    ["show", flag(compare.show)],
+    ["play", flag(compare.play)],
+  ];
+}
+
+/** `window:128`, `sinks:4+124:int4:stream:softmax1`, `dense`, `recompute:128`; null where it is none of these. */
+export function parseLane(text: string): Lane | null {
+  const [policy, ...rest] = text.split(":");
+  const lane: Lane = { policy: "dense", sinks: 0, recent: 0, kv: "f16", positions: "slot", softmax: "plain" };
+  if (policy === "window" || policy === "recompute" || policy === "sinks") {
+    const size = /^(?:(\d{1,4})\+)?(\d{1,7})$/.exec(rest.shift() ?? "");
+    if (size === null || (size[1] !== undefined) !== (policy === "sinks")) return null;
+    [lane.policy, lane.sinks, lane.recent] = [policy, Number(size[1] ?? 0), Number(size[2])];
+    if (lane.recent === 0) return null;
+  } else if (policy !== "dense") return null;
+  for (const word of rest) {
+    const kv = STORAGES.find((known) => known === word);
+    if (kv !== undefined) lane.kv = kv;
+    else if (word === "stream" || word === "slot") lane.positions = word;
+    else if (word === "softmax1") lane.softmax = "one";
+    else return null;
+  }
+  return lane;
+}
+
+export function formatLane({ policy, sinks, recent, kv, positions, softmax }: Lane): string {
+  const size = policy === "dense" ? [] : [policy === "sinks" ? `${sinks}+${recent}` : String(recent)];
+  return [
+    policy,
+    ...size,
+    ...(kv === "f16" ? [] : [kv]),
+    ...(positions === "slot" ? [] : [positions]),
+    ...(softmax === "plain" ? [] : ["softmax1"]),
+  ].join(":");
+}
+
+/** The same chat on the command line. */
+export function command(cache: CacheSettings, { sampler, max_tokens }: SendOptions, backend: Backend): string {
+  return [
+    "sinkstream chat",
+    `--policy ${cache.policy}`,
+    ...(cache.policy === "sinks" ? [`--sinks ${cache.sinks}`] : []),
+    ...(cache.policy === "dense" ? [] : [`--recent ${cache.recent}`]),
+    `--kv ${cache.kv}`,
+    ...(cache.positions === "stream" ? ["--positions stream"] : []),
+    `--temperature ${sampler.temperature}`,
+    `--top-k ${sampler.top_k}`,
+    `--top-p ${sampler.top_p}`,
+    `--min-p ${sampler.min_p}`,
+    `--penalty ${sampler.repetition_penalty}`,
+    `--seed ${sampler.seed}`,
+    ...(max_tokens > 0 ? [`--max ${max_tokens}`] : []),
+    `--device ${backend === "cpu" ? "cpu" : "gpu"}`,
+  ].join(" ");
 }

@@ -4,7 +4,7 @@
 
 import type { Backend } from "../../crates/wasm/types";
 import { type Fault, fault, type Request, type Response } from "./protocol.ts";
-import type { Place } from "./state.ts";
+import type { Findings, Place } from "./state.ts";
 import * as say from "./strings.en.ts";
 
 /** The little of WebGPU that is asked here. */
@@ -13,7 +13,7 @@ export interface Gpu {
 }
 
 interface Adapter {
-  readonly features: { has(name: string): boolean };
+  readonly features: Iterable<string> & { has(name: string): boolean };
   readonly limits: Readonly<Record<string, unknown>>;
   readonly info?: AdapterInfo;
   /** Where older browsers keep what is in `info` today. */
@@ -45,7 +45,13 @@ const PATIENCE = { adapter: 10, module: 180, device: 20, test: 120 };
 
 /** Looks at the browser; starts nothing. `asked`: the backend that the address forces. */
 export async function probe(asked: Backend | null, secure: boolean, gpu: Gpu | undefined): Promise<Place> {
-  const cpu = (why: string | null): Place => ({ backend: "cpu", adapter: null, software: false, why });
+  const cpu = (why: string | null): Place => ({
+    backend: "cpu",
+    adapter: null,
+    software: false,
+    offers: null,
+    why,
+  });
   if (asked === "cpu") return cpu(null);
   if (!secure) return cpu(say.insecure);
   if (gpu === undefined) return cpu(say.noGpu);
@@ -65,13 +71,23 @@ export async function probe(asked: Backend | null, secure: boolean, gpu: Gpu | u
     const has = Number(adapter.limits[limit] ?? 0);
     if (has < least) return cpu(say.smallLimit(name, limit, has, least));
   }
-  return { backend: "webgpu", adapter: name, software, why: null };
+  return { backend: "webgpu", adapter: name, software, offers: offers(adapter), why: null };
+}
+
+/** For a report; limits lie on the prototype, where only `in` finds them. */
+function offers({ features, limits }: Adapter): NonNullable<Place["offers"]> {
+  const found: Record<string, number> = {};
+  for (const name in limits) {
+    if (typeof limits[name] === "number") found[name] = limits[name];
+  }
+  return { features: [...features].sort(), limits: found };
 }
 
 /** A worker whose engine passed its self-test, and where it runs. */
 export interface Started {
   worker: Worker;
   place: Place;
+  findings: Findings;
 }
 
 /** Starts the engine at `place`, or else on the CPU. Rejects with a `Fault` where that fails too. */
@@ -83,16 +99,16 @@ export async function start(
 ): Promise<Started> {
   if (place.backend === "webgpu") {
     try {
-      return { worker: await launch(place, module, spawn, signal), place };
+      return { ...(await launch(place, module, spawn, signal)), place };
     } catch (caught) {
       if (signal.aborted) throw caught;
       const { message } = caught as Fault;
       const why = say.gpuFailed(place.adapter ?? say.UNKNOWN, message);
-      place = { backend: "cpu", adapter: null, software: false, why };
+      place = { backend: "cpu", adapter: null, software: false, offers: null, why };
     }
   }
   try {
-    return { worker: await launch(place, module, spawn, signal), place };
+    return { ...(await launch(place, module, spawn, signal)), place };
   } catch (caught) {
     const { name, message, remedy } = caught as Fault;
     throw { name, message: say.cpuFailed(message), remedy: remedy ?? say.reloadRemedy } satisfies Fault;
@@ -100,11 +116,23 @@ export async function start(
 }
 
 /** One worker, one try: a device that failed once cannot be started again in the same module. */
-function launch(place: Place, module: string, spawn: () => Worker, signal: AbortSignal): Promise<Worker> {
+function launch(
+  place: Place,
+  module: string,
+  spawn: () => Worker,
+  signal: AbortSignal,
+): Promise<Omit<Started, "place">> {
   const { backend, software } = place;
+  const took: Record<string, number> = {};
+  let versions: Record<string, string> = {};
   return new Promise((resolve, reject: (fault: Fault) => void) => {
     const worker = spawn();
     let watchdog = 0;
+    let began = performance.now();
+    const passed = (stage: keyof typeof say.stages): void => {
+      took[stage] = Math.round(performance.now() - began);
+      began = performance.now();
+    };
     const fail = (fault: Fault): void => {
       clearTimeout(watchdog);
       worker.terminate();
@@ -123,23 +151,48 @@ function launch(place: Place, module: string, spawn: () => Worker, signal: Abort
       fail({ name: "worker", message: event.message || say.noReason, remedy: null });
     };
     worker.onmessage = ({ data }: MessageEvent<Response>): void => {
-      if (data.kind === "module") expect("device");
-      else if (data.kind === "device") expect("test");
-      else if (data.kind === "failed") fail(data.fault);
+      if (data.kind === "module") {
+        passed("module");
+        ({ versions } = data);
+        expect("device");
+      } else if (data.kind === "device") {
+        passed("device");
+        expect("test");
+      } else if (data.kind === "failed") fail(data.fault);
       else if (data.kind === "started") {
         const wrong = data.test.checks.filter((check) => !check.ok).map((check) => check.name);
         if (!data.test.ok || wrong.length > 0) {
           fail({ name: "self-test", message: say.selfTest(wrong), remedy: null });
         } else {
           clearTimeout(watchdog);
-          resolve(worker);
+          passed("test");
+          resolve({ worker, findings: { versions, test: data.test, took } });
         }
       }
     };
     signal.addEventListener("abort", () => fail({ name: "cancelled", message: say.cancelled, remedy: null }));
     expect("module");
-    worker.postMessage({ kind: "start", module, backend, software } satisfies Request);
+    const lock = locksOf(navigator) === undefined ? null : lockOf(worker);
+    worker.postMessage({ kind: "start", module, backend, software, lock } satisfies Request);
   });
+}
+
+const names = new WeakMap<Worker, string>();
+let workers = 0;
+
+/** The lock that a worker holds for as long as it lives. */
+function lockOf(worker: Worker): string {
+  const name = names.get(worker) ?? `sinkstream-worker-${performance.timeOrigin}-${++workers}`;
+  names.set(worker, name);
+  return name;
+}
+
+/** Insecure pages have none. */
+const locksOf = (navigator: Navigator): LockManager | undefined => navigator.locks;
+
+/** Calls `act` when the worker is gone, even where it was killed without a word. */
+export function whenGone(worker: Worker, act: () => void): void {
+  void locksOf(navigator)?.request(lockOf(worker), act);
 }
 
 function nameOf(info: AdapterInfo | undefined): string {

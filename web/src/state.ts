@@ -6,11 +6,16 @@ import type {
   CacheSettings,
   CacheState,
   LoadProgress,
+  Message,
   ModelInfo,
+  SelfTest,
+  SendOptions,
   Step,
 } from "../../crates/wasm/types";
 import type { Fault } from "./protocol.ts";
 import { EMPTY, push, type Series } from "./series.ts";
+import type { Settings } from "./settings.ts";
+import type { Card } from "./shelf.ts";
 import * as say from "./strings.en.ts";
 
 export type Phase =
@@ -22,6 +27,8 @@ export type Phase =
   | "starting"
   | "loading"
   | "ready"
+  /** The conversation is read again into an empty cache; no answer follows. */
+  | "refilling"
   | "writing"
   /** The worker is gone; `fault` says why. */
   | "failed";
@@ -34,6 +41,8 @@ export interface Place {
   why: string | null;
   /** The adapter is a CPU in disguise; the kernels then spread their work in another way. */
   software: boolean;
+  /** What the adapter offers, for a report; null on the CPU. */
+  offers: { features: string[]; limits: Record<string, number> } | null;
 }
 
 export interface Turn {
@@ -46,6 +55,24 @@ export interface Turn {
   tokens: number;
   /** Stream indices `[from, to)` that left while the message was read. */
   left: [number, number] | null;
+  /** Where it lies in the stream, `[from, to)`; null where it is not in it. */
+  place: [number, number] | null;
+  /** Length of the text after each token of `place`; only grows, so that all states share it. Empty after a refill. */
+  ends: number[];
+  /** An answer that the model did not close: it can be gone on with. */
+  open: boolean;
+  /** Tokens after which its conversation was read again, while it was being written. */
+  refilled: number | null;
+}
+
+/** A conversation, as it is kept. */
+export interface Chat {
+  id: string;
+  /** ISO 8601. */
+  created: string;
+  /** Empty for the model's own. */
+  system: string;
+  turns: readonly Turn[];
 }
 
 export interface Load {
@@ -55,6 +82,14 @@ export interface Load {
   speed: number | null;
   /** Where `speed` is counted from: milliseconds and bytes. */
   since: [at: number, bytes: number][];
+}
+
+/** What the start-up found out, for a report. */
+export interface Findings {
+  versions: Record<string, string>;
+  test: SelfTest;
+  /** Milliseconds that each stage took. */
+  took: Record<string, number>;
 }
 
 export interface State {
@@ -70,11 +105,29 @@ export interface State {
   /** Answers that broke off while WebGPU wrote them. */
   gpuFaults: number;
   load: Load | null;
+  /** A failed connection, while its next try is waited for. */
+  retrying: string | null;
+  /** Why the weights are not kept in this browser. */
+  notice: string | null;
   /** The cache that was asked for, which figures name before there is one. */
   wanted: CacheSettings;
+  /** How answers are sampled. */
+  options: SendOptions;
   model: ModelInfo | null;
+  /** The file that the model came from. */
+  modelName: string | null;
   cache: CacheState | null;
+  chat: Omit<Chat, "turns">;
   turns: readonly Turn[];
+  /** The cache has read exactly these turns, or what it was built to keep of them. */
+  synced: boolean;
+  /** The conversation is read again before the answer that is being written. */
+  rereading: boolean;
+  /** Bytes of the module. */
+  memory: number | null;
+  findings: Findings | null;
+  /** Files that are kept in this browser. */
+  cards: readonly Card[];
   /** Text of a message that the engine did not take. */
   returned: string | null;
   /** Tokens a second over the last two seconds of writing. */
@@ -94,10 +147,26 @@ export type Action =
   | { kind: "starting" }
   | { kind: "started"; place: Place }
   | { kind: "progress"; progress: LoadProgress; at: number }
-  | { kind: "loaded"; model: ModelInfo; cache: CacheState }
+  | { kind: "retrying"; fault: Fault }
+  | { kind: "loaded"; model: ModelInfo; cache: CacheState; name: string; notice: string | null }
   | { kind: "cancelled" }
   | { kind: "asked"; text: string }
-  | { kind: "step"; step: Step; at: number }
+  /** The last answer is gone on with. `reread`: after the conversation was read again. */
+  | { kind: "proceeding"; reread: boolean }
+  /** Only the first turns stay. */
+  | { kind: "kept"; turns: number }
+  | { kind: "opened"; chat: Chat }
+  | { kind: "system"; text: string }
+  | { kind: "settings"; cache: CacheSettings; options: SendOptions }
+  | { kind: "emptied"; cache: CacheState }
+  /** The conversation is read again; a line in it says why, where there is something to say. */
+  | { kind: "refilling"; why: string }
+  | { kind: "resumed"; places: readonly ([number, number] | null)[]; cache: CacheState }
+  /** The model is gone and comes back by itself. */
+  | { kind: "recovering"; sentence: string }
+  | { kind: "found"; findings: Findings }
+  | { kind: "cards"; cards: readonly Card[] }
+  | { kind: "step"; step: Step; memory: number; at: number }
   | { kind: "refused"; fault: Fault }
   | { kind: "failed"; fault: Fault }
   | { kind: "silent" }
@@ -106,25 +175,35 @@ export type Action =
 const NO_SERIES: State["series"] = { held: EMPTY, attention: EMPTY, bytes: EMPTY, dense: EMPTY };
 
 /** Seconds without a step after which the page says so. */
-export const SILENCE = 60;
+export const SILENCE = 10;
 
 /** Milliseconds over which a speed is taken. */
 const SPEED_WINDOW = 2000;
 
-export function initial(wanted: CacheSettings, complaints: readonly string[]): State {
+export function initial(settings: Pick<Settings, "cache" | "send" | "complaints">): State {
   return {
     phase: "checking",
     place: null,
-    complaints,
+    complaints: settings.complaints,
     hint: null,
     silent: false,
     fault: null,
     gpuFaults: 0,
     load: null,
-    wanted,
+    retrying: null,
+    notice: null,
+    wanted: settings.cache,
+    options: settings.send,
     model: null,
+    modelName: null,
     cache: null,
+    chat: { id: "", created: "", system: "" },
     turns: [],
+    synced: false,
+    rereading: false,
+    memory: null,
+    findings: null,
+    cards: [],
     returned: null,
     speed: null,
     arrivals: [],
@@ -139,7 +218,13 @@ export function reduce(state: State, action: Action): State {
     case "planned":
       return { ...state, phase: "idle", place: action.place };
     case "starting":
-      return { ...state, phase: "starting", hint: null, fault: null, load: null };
+      return { ...state, phase: "starting", hint: null, fault: null, load: null, retrying: null };
+    case "recovering":
+      return { ...state, phase: "starting", hint: action.sentence, fault: null, load: null, retrying: null };
+    case "found":
+      return { ...state, findings: action.findings };
+    case "cards":
+      return { ...state, cards: action.cards };
     case "started":
       return {
         ...state,
@@ -148,11 +233,24 @@ export function reduce(state: State, action: Action): State {
         load: { bytes: 0, total: null, speed: null, since: [] },
       };
     case "progress":
-      return { ...state, load: progressed(state.load, action.progress, action.at) };
+      return { ...state, retrying: null, load: progressed(state.load, action.progress, action.at) };
+    case "retrying":
+      return { ...state, retrying: say.retrying(action.fault.message) };
     case "loaded":
-      return loaded(state, action.model, action.cache);
+      return {
+        ...emptied(state, action.cache),
+        phase: "ready",
+        hint: null,
+        load: null,
+        retrying: null,
+        notice: action.notice,
+        model: action.model,
+        modelName: action.name,
+      };
+    case "emptied":
+      return { ...emptied(state, action.cache), phase: "ready", synced: state.turns.length === 0 };
     case "cancelled":
-      return { ...state, phase: "idle", load: null, hint: say.cancelled };
+      return { ...state, phase: "idle", load: null, retrying: null, hint: say.cancelled };
     case "asked":
       return {
         ...state,
@@ -160,18 +258,32 @@ export function reduce(state: State, action: Action): State {
         hint: null,
         returned: null,
         arrivals: [],
-        turns: [...state.turns, turn("you", action.text), turn("model", "")],
+        turns: [
+          ...state.turns,
+          { ...turn("you", action.text), place: state.synced ? here(state) : null },
+          { ...turn("model", ""), open: true },
+        ],
       };
+    case "proceeding":
+      return proceeding(state, action.reread);
+    case "kept":
+      return { ...state, turns: state.turns.slice(0, action.turns), synced: false, hint: null };
+    case "opened": {
+      const { turns, ...chat } = action.chat;
+      return { ...state, chat, turns, synced: false, hint: null, returned: null, firstLeft: null };
+    }
+    case "system":
+      return { ...state, chat: { ...state.chat, system: action.text }, synced: false };
+    case "settings":
+      return { ...state, wanted: action.cache, options: action.options };
+    case "refilling":
+      return { ...marked(state, action.why), phase: "refilling", hint: null, arrivals: [] };
+    case "resumed":
+      return resumed(emptied(state, action.cache), action.places);
     case "step":
-      return stepped({ ...state, silent: false }, action.step, action.at);
+      return { ...stepped({ ...state, silent: false }, action.step, action.at), memory: action.memory };
     case "refused":
-      return {
-        ...state,
-        phase: "ready",
-        hint: action.fault.message,
-        returned: state.turns.at(-2)?.text ?? null,
-        turns: state.turns.slice(0, -2),
-      };
+      return refused(state, action.fault);
     case "failed":
       return {
         ...(state.phase === "writing" ? noted(state, say.brokeOff) : state),
@@ -180,7 +292,10 @@ export function reduce(state: State, action: Action): State {
         silent: false,
         fault: action.fault,
         load: null,
+        retrying: null,
         speed: null,
+        synced: false,
+        rereading: false,
         ...demoted(state, action.fault),
       };
     case "silent":
@@ -189,6 +304,44 @@ export function reduce(state: State, action: Action): State {
       return { ...state, hint: action.text };
   }
 }
+
+/** The conversation in the boundary's words. A question without an answer is left out, unless it is the last turn. */
+export function messages(state: State): Message[] {
+  const { system } = state.chat;
+  return [
+    ...(system === "" ? [] : [{ role: "system", content: system } satisfies Message]),
+    ...spoken(state.turns).map(({ who, text }): Message => ({
+      role: who === "you" ? "user" : "assistant",
+      content: text,
+    })),
+  ];
+}
+
+/** The last turn that somebody said. */
+export const lastSaid = (turns: readonly Turn[]): number => turns.findLastIndex(({ who }) => who !== "page");
+
+/** Turns that the model sees: not the page's own lines, and not an answer without a word. */
+const spoken = (turns: readonly Turn[]): Turn[] =>
+  turns.filter(({ who, text }) => who === "you" || (who === "model" && text !== ""));
+
+/** How much of a turn has left the cache: tokens, and characters where that is known; all or nothing otherwise. */
+export function departed(state: State, { place, ends, text }: Turn): { tokens: number; characters: number } {
+  const { cache, model } = state;
+  if (cache === null || model === null || !(state.synced || state.phase === "writing")) {
+    return { tokens: 0, characters: 0 };
+  }
+  if (place === null) return { tokens: 0, characters: state.synced ? text.length : 0 };
+  const edge = cache.stream - cache.held + Math.min(cache.sinks, cache.held);
+  const [from, to] = [Math.max(place[0], cache.sinks), Math.min(place[1], edge)];
+  const tokens = Math.max(0, to - from);
+  if (tokens === 0) return { tokens, characters: 0 };
+  if (to === place[1] && ends.length === 0) return { tokens, characters: text.length };
+  // Text of tokens written since the last refill is known to the token.
+  return { tokens, characters: ends[to - (place[1] - ends.length) - 1] ?? 0 };
+}
+
+/** Is the model loaded and waiting. */
+export const isReady = ({ phase }: State): boolean => phase === "ready";
 
 /** The sentences of the status line, the newest matter first. */
 export function sentences(state: State): string[] {
@@ -206,6 +359,8 @@ export function sentences(state: State): string[] {
         return [say.loading(quarters(state.load))];
       case "ready":
         return [say.ready(where)];
+      case "refilling":
+        return [state.silent ? say.silent(SILENCE) : say.refilling];
       case "writing":
         return [state.silent ? say.silent(SILENCE) : say.writing];
       case "failed":
@@ -215,7 +370,10 @@ export function sentences(state: State): string[] {
   return [
     ...(hint === null ? [] : [hint]),
     ...now(),
-    ...(place?.why ? [place.why] : []),
+    ...(state.retrying === null ? [] : [state.retrying]),
+    ...(state.notice === null ? [] : [state.notice]),
+    // Where the fault is on the screen already, its name once is enough.
+    ...(place?.why && !(fault !== null && place.why.includes(fault.message)) ? [place.why] : []),
     ...state.complaints,
   ];
 }
@@ -231,8 +389,26 @@ function quarters(load: Load | null): number {
   return Math.floor((portion(load) ?? 0) * 4);
 }
 
-function turn(who: Turn["who"], text: string): Turn {
-  return { who, text, note: "", ids: "", tokens: 0, left: null };
+/** A turn that nobody has read yet. */
+export function turn(who: Turn["who"], text: string): Turn {
+  return {
+    who,
+    text,
+    note: "",
+    ids: "",
+    tokens: 0,
+    left: null,
+    place: null,
+    ends: [],
+    open: false,
+    refilled: null,
+  };
+}
+
+/** The empty place at the end of the stream. */
+function here({ cache }: State): [number, number] {
+  const at = cache?.stream ?? 0;
+  return [at, at];
 }
 
 function progressed(load: Load | null, { bytes, total }: LoadProgress, at: number): Load {
@@ -244,56 +420,121 @@ function progressed(load: Load | null, { bytes, total }: LoadProgress, at: numbe
   return { bytes, total, speed, since };
 }
 
-function loaded(state: State, model: ModelInfo, cache: CacheState): State {
-  const again = state.turns.length > 0;
+/** The state with a cache that has read nothing. */
+function emptied(state: State, cache: CacheState): State {
   const empty: State = {
     ...state,
-    phase: "ready",
-    load: null,
-    model,
-    turns: again ? [...state.turns, turn("page", say.restarted)] : state.turns,
+    synced: false,
     speed: null,
     arrivals: [],
     firstLeft: null,
     layers: [],
     series: NO_SERIES,
+    turns: state.turns.map((turn) => ({ ...turn, place: null, ends: [] })),
   };
   return filled(empty, cache, null, new Float32Array());
 }
 
+function proceeding(state: State, reread: boolean): State {
+  // A line that says that the conversation was read again would stand between the answer and its end.
+  const marked = state.turns.at(-1)?.who === "page";
+  const turns = marked ? state.turns.slice(0, -1) : state.turns;
+  const last = turns.at(-1);
+  if (last === undefined) return state;
+  const refilled = reread || marked ? last.tokens : last.refilled;
+  return {
+    ...replaced({ ...state, turns }, { ...last, note: "", open: true, refilled }),
+    phase: "writing",
+    hint: null,
+    arrivals: [],
+  };
+}
+
+/** A line in the conversation; one after the other would say the same twice. */
+function marked(state: State, why: string): State {
+  const turns = state.turns.at(-1)?.who === "page" ? state.turns.slice(0, -1) : state.turns;
+  return { ...state, turns: [...turns, turn("page", why)] };
+}
+
+function resumed(state: State, places: readonly ([number, number] | null)[]): State {
+  let i = state.chat.system === "" ? 0 : 1;
+  const seen = new Set(spoken(state.turns));
+  const turns = state.turns.map((turn) => {
+    if (!seen.has(turn)) return turn;
+    const place = places[i] ?? null;
+    i += 1;
+    return { ...turn, place };
+  });
+  return { ...state, turns, synced: true, rereading: true };
+}
+
+/** What was asked comes back, and the conversation is as it was. */
+function refused(state: State, { message }: Fault): State {
+  const ready: State = { ...state, phase: "ready", hint: message, rereading: false };
+  const last = state.turns.at(-1);
+  if (state.phase === "writing" && last?.text !== "") return { ...noted(ready, say.brokeOff), synced: false };
+  if (state.phase !== "writing") return { ...ready, synced: false };
+  const asked = state.turns.at(-2);
+  return { ...ready, returned: asked?.text ?? null, turns: state.turns.slice(0, -2) };
+}
+
 function stepped(state: State, step: Step, at: number): State {
+  if (state.phase === "refilling") return reread(state, step);
   const last = state.turns.at(-1);
   if (last === undefined) return state;
   switch (step.kind) {
     case "prompt": {
       const left = span(last.left, step.evicted);
+      const { done, total } = step;
       const note = [
-        say.reading(step.done, step.total),
-        ...(left === null ? [] : [say.leftWhileReading(...left)]),
-      ];
+        state.rereading ? say.rereading(done, total) : say.reading(done, total),
+        ...(left === null || state.rereading ? [] : [say.leftWhileReading(...left)]),
+      ].join(" ");
       // Without sinks there is no mass on them to show; the first slots are reported from the first token on.
       const mass = step.cache.sinks > 0 ? step.sink_mass : new Float32Array();
-      return filled(replaced(state, { ...last, left, note: note.join(" ") }), step.cache, step.evicted, mass);
+      return filled(replaced(state, { ...last, left, note }), step.cache, step.evicted, mass);
     }
     case "token": {
-      const answer = {
+      const { stream } = step.cache;
+      const text = last.text + step.text;
+      last.ends.push(text.length);
+      const answer: Turn = {
         ...last,
-        text: last.text + step.text,
+        text,
         ids: last.ids === "" ? String(step.id) : `${last.ids},${step.id}`,
         tokens: last.tokens + 1,
         note: last.left === null ? "" : say.leftWhileReading(...last.left),
+        place: [last.place?.[0] ?? stream - 1, stream],
       };
       const arrivals = [...state.arrivals.filter((then) => at - then < SPEED_WINDOW), at];
       const took = at - (arrivals[0] ?? at);
       const speed = took > 0 ? ((arrivals.length - 1) * 1000) / took : state.speed;
       const mass = step.cache.sinks > 0 ? step.sink_mass : step.first_mass;
-      return filled({ ...replaced(state, answer), arrivals, speed }, step.cache, step.evicted, mass);
+      const next = last.place === null ? placed(state, stream - 1) : state;
+      return filled({ ...replaced(next, answer), arrivals, speed, rereading: false }, step.cache, step.evicted, mass);
     }
     case "end": {
-      const answer = replaced(state, { ...last, text: last.text + step.text });
-      return { ...noted(answer, (tokens) => say.ended(tokens, step.reason)), phase: "ready", hint: null };
+      const open = step.reason !== "end";
+      const answer = replaced(state, { ...last, text: last.text + step.text, open });
+      const ended = noted(answer, (tokens) => say.ended(tokens, step.reason));
+      return { ...ended, phase: "ready", hint: null, synced: true, rereading: false };
     }
   }
+}
+
+/** The question ends where its answer begins. */
+function placed(state: State, to: number): State {
+  const asked = state.turns.at(-2);
+  if (asked?.place == null) return state;
+  const turns = [...state.turns];
+  turns[turns.length - 2] = { ...asked, place: [asked.place[0], to] };
+  return { ...state, turns };
+}
+
+function reread(state: State, step: Step): State {
+  if (step.kind === "end") return { ...state, phase: "ready", rereading: false };
+  const mass = step.cache.sinks > 0 ? step.sink_mass : new Float32Array();
+  return filled(state, step.cache, step.evicted, mass);
 }
 
 /** A device may be lost once, by sleep or an update; one that fails again is not asked a third time. */
@@ -301,7 +542,7 @@ function demoted({ phase, place, gpuFaults }: State, { message }: Fault): Pick<S
   if (phase !== "writing" || place?.backend !== "webgpu") return { place, gpuFaults };
   if (gpuFaults === 0) return { place, gpuFaults: 1 };
   const why = say.gpuFailed(place.adapter ?? say.UNKNOWN, message);
-  return { place: { backend: "cpu", adapter: null, software: false, why }, gpuFaults: 0 };
+  return { place: { backend: "cpu", adapter: null, software: false, offers: null, why }, gpuFaults: 0 };
 }
 
 function replaced(state: State, last: Turn): State {
@@ -313,7 +554,8 @@ function noted(state: State, ending: (tokens: number) => string): State {
   const last = state.turns.at(-1);
   if (last === undefined) return state;
   const left = last.left === null ? "" : ` ${say.leftWhileReading(...last.left)}`;
-  return replaced(state, { ...last, note: `${ending(last.tokens)}.${left}` });
+  const refilled = last.refilled === null ? "" : ` ${say.refilledAt(last.refilled)}`;
+  return replaced(state, { ...last, note: `${ending(last.tokens)}.${left}${refilled}` });
 }
 
 function span(a: [number, number] | null, b: [number, number] | null): [number, number] | null {

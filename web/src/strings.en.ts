@@ -1,6 +1,6 @@
 // Every word that the page says, in English. Numbers are put in here and nowhere else.
 
-import type { Backend, Policy } from "../../crates/wasm/types";
+import type { Backend, Policy, Storage } from "../../crates/wasm/types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -31,6 +31,19 @@ export const lead =
   "Drop the oldest words and the model breaks; keep its very first words, however dull they are, " +
   "and it goes on for as long as you like.";
 export const chat = "Chat";
+export const compare = "Compare";
+export const views = "Views";
+export const menu = "Menu";
+export const newChat = "New chat";
+export const chats = "Chats";
+export const models = "Models";
+export const settings = "Settings";
+export const help = "Help";
+export const close = "Close";
+export const themes = { system: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+export const dropHere = "Drop a GGUF file to load it. It is read where it lies, not copied.";
+export const title = (tokens: number | null): string =>
+  tokens === null ? "Sinkstream: a chat that never ends" : `▶ ${count(tokens)} · Sinkstream`;
 export const figures = "Figures";
 export const conversation = "Conversation";
 export const conversationEmpty =
@@ -41,6 +54,26 @@ export const send = "Send";
 export const stop = "Stop";
 export const you = "You";
 export const model = "Model";
+export const prompts = [
+  "Tell me a long story about a lighthouse keeper",
+  "Explain rain to a child",
+  "Keep talking for as long as you like",
+];
+export const examples = "Examples";
+export const copy = "Copy";
+export const copied = "Copied.";
+export const copyFailed = "The browser did not let the page use the clipboard: select the text and copy it by hand.";
+export const edit = "Edit";
+export const regenerate = "Write again";
+export const proceed = "Go on";
+export const nth = (action: string, n: number): string => `${action}, turn ${n}`;
+export const editing = "You are changing an earlier message. Sending it takes away everything after it.";
+export const stopEditing = "Leave it as it was";
+export const showEarlier = (turns: number): string => `Show ${turns === 1 ? "1 earlier turn" : `${turns} earlier turns`}`;
+export const showBeginning = "Show the beginning of this answer";
+export const leftTheCache = "has left the cache";
+export const partLeft = (tokens: number): string =>
+  `${tokens === 1 ? "its first token has" : `its first ${count(tokens)} tokens have`} left the cache`;
 
 // The model.
 
@@ -49,6 +82,7 @@ export const loadTerms = (modelName: string): string =>
   `${modelName}. Nothing is downloaded before you press the button; nothing you write leaves this tab.`;
 export const defaultModel = "SmolLM2-135M-Instruct, 98 MB, licence Apache-2.0";
 export const otherModel = (url: string): string => `The weights named by the address: ${url}`;
+export const useFile = "Use a file";
 export const cancel = "Cancel";
 export const retry = "Retry";
 export const startAgain = "Start again";
@@ -62,6 +96,31 @@ export function loaded(bytes: number, total: number | null, speed: number | null
   return parts.join(" · ");
 }
 
+export const stillLoaded = "Kept in this browser; works offline afterwards.";
+export const retrying = (message: string): string => `${message} Trying again.`;
+export const stalled = (seconds: number): string => `no byte came for ${seconds} s`;
+export const endedEarly = (url: string, have: number, total: number): string =>
+  `The download from ${url} stopped at ${tenths.format(have / 1e6)} of ${megabytes(total)}.`;
+export const otherFile = (url: string): string => `The file at ${url} has changed since the download began.`;
+export const goesOn = (have: number, total: number): string =>
+  `${tenths.format(have / 1e6)} of ${megabytes(total)} are kept: Retry goes on from there.`;
+export const wrongHash = (url: string, found: string, wanted: string): string =>
+  `Wrong bytes came from ${url}: the file's SHA-256 is ${found}, not ${wanted}.`;
+export const wrongHashRemedy = "They were thrown away. Retry fetches the file again, or use another source.";
+export const damaged = (modelName: string, message: string): string =>
+  `The copy of ${modelName} in this browser cannot be used: ${asSentence(message)} It was removed.`;
+export const damagedRemedy = "Retry fetches it again.";
+export const gone = (modelName: string): string => `${modelName} is no longer in this browser.`;
+export const goneRemedy = "Retry fetches it again.";
+export const notKept =
+  "This browser keeps no files for this page, as in some private windows: the model stays until you close the tab.";
+export const notKeptBecause = (message: string): string =>
+  `The model could not be kept (${message}): it stays until you close the tab.`;
+export const noRoom = "This browser gave no room to keep the model; it stays until you close the tab.";
+export const fileFault = (fileName: string): string =>
+  `${fileName} is not a GGUF file by its name: drop or choose one that ends in .gguf.`;
+export const loadFile = (fileName: string): string => `The file ${fileName} on this machine`;
+
 // The status line.
 
 export const checking = "Checking this machine.";
@@ -71,16 +130,34 @@ export const loading = (quarter: number): string =>
   quarter === 0 ? "Loading the model." : `Loading the model, ${quarter * 25}%.`;
 export const ready = (where: string): string => `Ready. The model runs on ${where}.`;
 export const writing = "Writing an answer.";
-export const cancelled = "The download was cancelled.";
+export const refilling = "Reading the conversation again.";
+export const cancelled = "The download was cancelled. What came is kept; loading goes on from there.";
 export const loadFirst = "The model is not here yet: load it, then send. Your message stays in the box.";
 export const stillWriting = "An answer is being written: stop it, or wait for its end, then send.";
 export const emptyMessage = "The message is empty: write something, then send.";
-export const restarted =
-  "Started again with an empty cache: the model does not see anything above this line.";
 export const silent = (seconds: number): string =>
-  `Nothing has come from the model for ${seconds} s. It may only be slow; Stop ends it for good.`;
+  `Nothing has come from the model for ${seconds} s. It may only be slow; Stop ends it and starts it anew.`;
 export const endedSilent = "The model had fallen silent and was ended. What was written stays.";
-export const startAgainRemedy = "Start again loads the weights anew and begins with an empty cache.";
+export const startAgainRemedy = "Start again loads the weights anew and reads the conversation again.";
+export const recovering = (message: string): string => `${message} Starting again from the text.`;
+export const goingOn = (tokens: number, where: string): string => `Going on at token ${count(tokens)} on ${where}.`;
+export const tooOften = "It broke twice without a word in between, so it is not started a third time by itself.";
+export const loopGuard =
+  "This page was reloaded several times within a minute, so the model is not loaded by itself.";
+export const takenOver = "Another tab is using the model now. The text stays here.";
+export const otherTab = "Another tab is using the model. Use it here instead?";
+export const useHere = "Use it here";
+export const refilled = {
+  settings: "Refilled from the text: you changed a setting.",
+  loaded: "Refilled from the text: the model was loaded again.",
+  opened: "Refilled from the text: you opened this chat.",
+  changed: "Refilled from the text: the conversation was changed.",
+};
+export const refilledAt = (tokens: number): string => `Refilled from the text at token ${count(tokens)}.`;
+export const rereading = (done: number, total: number): string =>
+  `Reading the conversation again: ${count(done)} of ${count(total)} tokens.`;
+export const chatsNotKept = (message: string): string =>
+  `This browser does not keep chats here (${message}): export what you want to keep.`;
 
 const CPU = "the CPU, one thread";
 export const where = (backend: Backend, adapter: string | null): string =>
@@ -128,6 +205,7 @@ export const networkRemedy = "Check the connection, then retry.";
 export const http = (url: string, status: number, text: string): string =>
   `The server answered ${status}${text === "" ? "" : ` ${text}`} for ${url}.`;
 export const httpRemedy = "Check that the weights lie there, then retry.";
+export const killed = "the browser ended it";
 export const noReason = "no reason was given";
 
 function asSentence(message: string): string {
@@ -144,6 +222,11 @@ export const badChoice = (key: string, value: string, allowed: readonly string[]
   `The address asks for ${key}=${value}, but ${key} is one of ${allowed.join(", ")}; the default applies.`;
 export const unknownParameter = (key: string): string =>
   `The address names “${key}”, which this page does not know; it is left out.`;
+export const badLane = (value: string): string =>
+  `The address asks for lane=${value}, but a lane is written like window:128, sinks:4+124:f16 or dense; it is left out.`;
+export const tooManyLanes = "The address asks for more than four lanes; the first four stay.";
+export const badHash = (value: string): string =>
+  `The address asks for sha256=${value}, but that takes 64 hexadecimal digits; the file is not checked.`;
 export const badModel = (value: string): string =>
   `The address asks for model=${value}, which is not an address; the default applies.`;
 export const emptyModel = "The address asks for an empty model=; the default applies.";
@@ -161,6 +244,127 @@ export function ended(tokens: number, reason: "end" | "length" | "stopped"): str
 }
 export const brokeOff = (tokens: number): string => `${count(tokens)} tokens, broke off`;
 export const stillAtIt = (tokens: number): string => `Still writing, ${count(tokens)} tokens.`;
+
+// Chats.
+
+export const untitled = "New chat";
+export const turnsOf = (n: number): string => (n === 1 ? "1 turn" : `${count(n)} turns`);
+export const openChat = (chatTitle: string): string => `Open ${chatTitle}`;
+export const current = "open now";
+export const remove = "Remove";
+export const removeNamed = (what: string): string => `Remove ${what}`;
+export const exportChat = "Export this chat";
+export const importChat = "Import";
+export const imported = (chatTitle: string): string => `“${chatTitle}” was imported.`;
+export const notAChat = (fileName: string, why: string): string =>
+  `${fileName} is not a chat that this page exported: ${why}.`;
+export const notJson = "it is not JSON";
+export const noFormat = "it does not say “sinkstream-chat”";
+export const newerVersion = (version: unknown): string => `it has version ${String(version)}, and this page knows 1`;
+export const noTurns = "its turns are not a list of who said what";
+export const finishFirst = "An answer is being written: stop it first.";
+export const noChats = "There is no other chat.";
+export const chatsIntro = "Chats are kept in this browser and nowhere else.";
+
+// Models.
+
+export const modelsIntro = "A model is kept in this browser once it is loaded. Nothing you write leaves the tab.";
+export const getModel = "Get a model";
+export const useDefault = "The default: SmolLM2-135M-Instruct (98 MB)";
+export const keptModels = "In this browser";
+export const noModels = "No model is kept in this browser yet.";
+export const use = "Use";
+export const useNamed = (what: string): string => `Use ${what}`;
+export const unfinished = (bytes: number | null): string =>
+  bytes === null ? "unfinished" : `unfinished, of ${megabytes(bytes)}`;
+export const keptSince = (bytes: number, iso: string): string =>
+  `${megabytes(bytes)}, ${new Date(iso).toLocaleDateString("en", { dateStyle: "medium" })}`;
+export const fromAddress = "Address of a GGUF file";
+export const fetchIt = "Fetch";
+export const fileDrop = "Or drop a file anywhere on the page: it is read where it lies, without a copy.";
+export const room = (used: number, quota: number): string =>
+  `${megabytes(used)} used of ${tenths.format(quota / 1e9)} GB that the browser allows.`;
+export const clearStorage = "Clear storage";
+export const clearConfirm = "This removes every model and every chat from this browser. There is no way back.";
+export const clearYes = "Remove everything";
+export const cleared = "Everything was removed from this browser.";
+
+// Settings.
+
+export const settingNames = {
+  policy: "What stays in the cache",
+  sinks: "Sinks: first tokens, kept for ever",
+  recent: "Recent: last tokens kept",
+  kv: "Storage of one value",
+  positions: "Position of a sink",
+  temperature: "Temperature",
+  top_k: "Top k",
+  top_p: "Top p",
+  min_p: "Min p",
+  penalty: "Repetition penalty",
+  seed: "Seed",
+  max: "Longest answer, tokens (0: no limit)",
+  backend: "Runs on",
+  system: "System prompt (empty: the model's own)",
+};
+export const cacheGroup = "Cache";
+export const samplerGroup = "Choice of words";
+export const placeGroup = "Where and who";
+export const policies: Record<Policy, string> = {
+  sinks: "sinks and recent tokens",
+  window: "recent tokens only",
+  dense: "everything",
+  recompute: "nothing: recent tokens are read again",
+};
+export const positionNames = { slot: "its slot in the cache", stream: "its place in the stream" };
+export const kvNames: Record<Storage, string> = {
+  f16: "f16, 2 bytes a value",
+  f32: "f32, 4 bytes",
+  bf16: "bf16, 2 bytes",
+  int8: "packed to 8 bits",
+  int4: "packed to 4 bits",
+  int2: "packed to 2 bits",
+};
+export const backendNames = { auto: "WebGPU where it works", webgpu: "WebGPU", cpu: "CPU" };
+export const settingsIntro =
+  "Each change takes effect at once. Those of the cache empty it and read the conversation again.";
+export const commandLine = "The same on the command line";
+export const copyCommand = "Copy the command";
+export const outOfRange = (key: string, least: number, most: number): string =>
+  `${key} must be from ${count(least)} to ${count(most)}; the old value applies.`;
+export const waitForEnd = "An answer is being written: the change takes effect when it has ended.";
+
+// Help and the report.
+
+export const helpText = [
+  "The model runs in this tab. Its cache keeps the first tokens, the sinks, and the last ones; what lies between leaves, and the chat goes on.",
+  "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.",
+];
+export const keysTitle = "Keys";
+export const keyList: [string, string][] = [
+  ["Enter", "send the message"],
+  ["Shift + Enter", "a new line"],
+  ["Esc", "close what is open, else stop the answer"],
+  ["?", "this help, outside of a text field"],
+];
+export const copyReport = "Copy the self-test's result";
+export const reportIntro =
+  "For a bug report: browser, adapter, limits, features, timings, versions. Nothing that you wrote.";
+export const noReport = "The self-test runs when a model is loaded.";
+
+// Compare.
+
+export const compareHeading = "The same text, several caches";
+export const compareIntro =
+  "Up to four lanes read the same text at the same pace, each with a cache of its own. They are not built yet; this is what each will show.";
+export const lanes: [name: "window" | "sinks" | "dense" | "recompute", label: string, what: string][] = [
+  ["window", "Window", "keeps the last tokens only, and breaks when the first word leaves"],
+  ["sinks", "Sinks", "keeps the first four tokens too, and goes on"],
+  ["dense", "Everything", "keeps all, and grows with every token"],
+  ["recompute", "Recompute", "reads the last tokens again at every step: right, and slow"],
+];
+export const honest =
+  "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.";
 
 // Numbers beside the conversation.
 

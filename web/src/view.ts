@@ -1,57 +1,69 @@
 // The page's elements, and how each follows from the state. Nothing here decides anything.
 
+import { button, el, keys, setText } from "./dom.ts";
 import { attention } from "./figures/attention.ts";
 import { memory } from "./figures/memory.ts";
 import { occupancy } from "./figures/occupancy.ts";
 import { type Box, type Figure, markup } from "./figures/shapes.ts";
-import { portion, type State, sentences, type Turn } from "./state.ts";
+import {
+  ChatsPanel,
+  type ChatsWishes,
+  Drawer,
+  HelpPanel,
+  ModelsPanel,
+  type ModelsWishes,
+  type SettingsWishes,
+} from "./panels.ts";
+import type { Settings, Theme, ViewName } from "./settings.ts";
+import { portion, type State, sentences } from "./state.ts";
 import * as say from "./strings.en.ts";
+import { Transcript, type TurnWishes } from "./transcript.ts";
 
 /** What the person can ask for. */
-export interface Wishes {
+export interface Wishes
+  extends Omit<TurnWishes, "edit" | "example">,
+    SettingsWishes,
+    ChatsWishes,
+    ModelsWishes {
   load(): void;
+  useHere(): void;
   cancel(): void;
-  send(text: string): void;
+  /** `from`: the turn that the text takes the place of; null for a new one. */
+  send(text: string, from: number | null): void;
   stop(): void;
+  openPanel(panel: "chats" | "models" | "help"): void;
+  theme(theme: Theme): void;
+  view(view: ViewName): void;
 }
 
 /** Least time between two drawings of the figures and numbers, milliseconds. */
 const REDRAW = 250;
-/** Pixels from its end within which the conversation keeps to the end. */
-const STICKY = 120;
+const THEMES: Theme[] = ["system", "light", "dark"];
 
 export class View {
-  private readonly log = el("div", {
-    class: "log",
-    role: "log",
-    "aria-live": "off",
-    "aria-label": say.conversation,
-    tabindex: "0",
-  });
-  private readonly empty = el("p", { class: "muted" }, say.conversationEmpty);
+  readonly transcript: Transcript;
+  readonly drawer: Drawer;
+  readonly chats: ChatsPanel;
+  readonly models: ModelsPanel;
+  readonly help: HelpPanel;
   private readonly status = el("div", { class: "status", role: "status", "aria-atomic": "false" });
-  private readonly loadButton = el("button", { type: "button", class: "primary" }, say.load);
-  private readonly cancelButton = el("button", { type: "button" }, say.cancel);
+  private readonly loadButton: HTMLButtonElement;
+  private readonly fileButton: HTMLButtonElement;
+  private readonly hereButton: HTMLButtonElement;
+  private readonly cancelButton: HTMLButtonElement;
   private readonly bar = el("progress", { "aria-label": say.loadBar, max: "1" });
   private readonly loaded = el("p", { class: "numbers muted" });
-  private readonly terms = el("p", { class: "muted" });
-  private readonly loader = el(
-    "section",
-    { class: "loader", "aria-label": say.load },
-    this.loadButton,
-    this.bar,
-    this.cancelButton,
-    this.loaded,
-    this.terms,
-  );
+  private readonly terms = el("p", { class: "terms muted" });
+  private readonly loader: HTMLElement;
   private readonly box = el("textarea", {
     id: "message",
     rows: "2",
     "aria-describedby": "hint",
     autocomplete: "off",
   });
-  private readonly sendButton = el("button", { type: "submit", class: "primary" }, say.send);
-  private readonly stopButton = el("button", { type: "button" }, say.stop);
+  private readonly sendButton = el("button", { type: "submit" }, say.send);
+  private readonly stopButton: HTMLButtonElement;
+  private readonly editing: HTMLElement;
   private readonly values = {
     held: el("dd", { id: "held" }),
     bytes: el("dd", { id: "bytes" }),
@@ -65,16 +77,148 @@ export class View {
     new FigureView("memory", memory),
   ];
   /** The hidden live region. */
-  readonly region = el("div", { class: "hidden", "aria-live": "polite", "aria-atomic": "true" });
+  readonly region = el("div", { class: "hidden", id: "say", "aria-live": "polite", "aria-atomic": "true" });
+  private readonly themeButton: HTMLButtonElement;
+  private readonly tabs: Record<ViewName, HTMLButtonElement>;
+  private readonly panels: Record<ViewName, HTMLElement>;
 
-  private readonly turns: TurnView[] = [];
-  private stuck = true;
   private shown: State | null = null;
   private drawn = Number.NEGATIVE_INFINITY;
+  private from: number | null = null;
+  private theme: Theme = "system";
 
-  constructor(root: HTMLElement, wishes: Wishes, terms: string) {
-    this.terms.textContent = terms;
-    this.log.append(this.empty);
+  constructor(
+    root: HTMLElement,
+    private readonly wishes: Wishes,
+    settings: Settings,
+  ) {
+    this.transcript = new Transcript({
+      ...wishes,
+      edit: (turn) => this.edit(turn),
+      example: (text) => this.fill(text),
+    });
+    this.drawer = new Drawer(wishes, settings.backend);
+    this.chats = new ChatsPanel(wishes);
+    this.models = new ModelsPanel(wishes);
+    this.help = new HelpPanel(wishes.copy);
+    this.loadButton = button(say.load, () => wishes.load(), { class: "primary" });
+    this.fileButton = button(say.useFile, () => this.models.file.click());
+    this.hereButton = button(say.useHere, () => wishes.useHere());
+    this.cancelButton = button(say.cancel, () => wishes.cancel());
+    this.stopButton = button(say.stop, () => wishes.stop());
+    this.themeButton = button(say.themes.system, () => {
+      wishes.theme(THEMES[(THEMES.indexOf(this.theme) + 1) % THEMES.length] ?? "system");
+    });
+    this.loader = el(
+      "section",
+      { class: "loader", "aria-label": say.load },
+      this.loadButton,
+      this.hereButton,
+      this.fileButton,
+      this.bar,
+      this.cancelButton,
+      this.loaded,
+      this.terms,
+    );
+    this.editing = el(
+      "div",
+      { class: "editing" },
+      el("p", { class: "muted" }, say.editing),
+      button(say.stopEditing, () => this.stopEditing(), { class: "small" }),
+    );
+    this.editing.hidden = true;
+    const form = this.form();
+    const numbers = el(
+      "dl",
+      { class: "facts" },
+      ...keys(this.values).map((key) => el("div", {}, el("dt", {}, say.facts[key]), this.values[key])),
+    );
+    const tab = (name: ViewName, text: string): HTMLButtonElement =>
+      button(text, () => wishes.view(name), { role: "tab", id: `${name}-tab`, "aria-controls": name });
+    this.tabs = { chat: tab("chat", say.chat), compare: tab("compare", say.compare) };
+    const panel = (name: ViewName, ...children: Node[]): HTMLElement =>
+      el("section", { id: name, class: name, role: "tabpanel", "aria-labelledby": `${name}-tab` }, ...children);
+    this.panels = {
+      chat: panel("chat", this.transcript.element, numbers, this.editing, form),
+      compare: panel("compare", ...compare(settings)),
+    };
+    const tablist = el("div", { class: "tabs", role: "tablist", "aria-label": say.views }, ...Object.values(this.tabs));
+    tablist.addEventListener("keydown", (event) => {
+      if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
+      event.preventDefault();
+      wishes.view(this.panels.chat.hidden ? "chat" : "compare");
+      Object.values(this.tabs)
+        .find((t) => t.tabIndex === 0)
+        ?.focus();
+    });
+
+    root.append(
+      el("a", { class: "skip", href: "#message" }, say.skipToChat),
+      el("a", { class: "skip", href: "#figures" }, say.skipToFigures),
+      this.header(),
+      el("div", { class: "bar" }, this.status, this.loader),
+      el(
+        "main",
+        {},
+        el("div", { class: "talk" }, tablist, this.panels.chat, this.panels.compare),
+        el(
+          "section",
+          { id: "figures", class: "figures", "aria-labelledby": "figures-title", tabindex: "0" },
+          el("h2", { id: "figures-title" }, say.figures),
+          ...this.figures.map((f) => f.element),
+        ),
+      ),
+      this.drawer.element,
+      this.chats.element,
+      this.models.element,
+      this.help.element,
+      this.region,
+    );
+    this.watchKeys();
+    this.showView(settings.view);
+  }
+
+  private header(): HTMLElement {
+    const opens = (text: string, panel: "chats" | "models" | "help"): HTMLButtonElement =>
+      button(text, () => {
+        this.wishes.openPanel(panel);
+        this[panel].show();
+      });
+    const settings: HTMLButtonElement = button(say.settings, () => this.drawer.toggle(settings), {
+      "aria-expanded": "false",
+      "aria-controls": "settings",
+    });
+    const entries = el(
+      "div",
+      { class: "entries", id: "entries" },
+      button(say.newChat, () => this.wishes.newChat()),
+      opens(say.chats, "chats"),
+      opens(say.models, "models"),
+      settings,
+      this.themeButton,
+      opens(say.help, "help"),
+    );
+    // On a phone the entries wait behind one button.
+    const menu: HTMLButtonElement = button(
+      say.menu,
+      () => menu.setAttribute("aria-expanded", String(entries.classList.toggle("open"))),
+      { class: "menu", "aria-expanded": "false", "aria-controls": "entries" },
+    );
+    entries.addEventListener("click", () => {
+      entries.classList.remove("open");
+      menu.setAttribute("aria-expanded", "false");
+    });
+    return el(
+      "header",
+      {},
+      el("p", { class: "name" }, say.name),
+      el("h1", {}, say.heading),
+      menu,
+      el("nav", { "aria-label": say.menu }, entries),
+    );
+  }
+
+  private form(): HTMLFormElement {
     const form = el(
       "form",
       { class: "composer" },
@@ -83,73 +227,43 @@ export class View {
       el("div", { class: "buttons" }, this.sendButton, this.stopButton),
       el("p", { id: "hint", class: "muted" }, say.messageHint),
     );
-    const numbers = el(
-      "dl",
-      { class: "facts" },
-      ...keys(this.values).map((key) => el("div", {}, el("dt", {}, say.facts[key]), this.values[key])),
-    );
-    root.append(
-      el("a", { class: "skip", href: "#message" }, say.skipToChat),
-      el("a", { class: "skip", href: "#figures" }, say.skipToFigures),
-      el(
-        "main",
-        {},
-        el(
-          "div",
-          { class: "talk" },
-          el(
-            "header",
-            {},
-            el("p", { class: "name" }, say.name),
-            el("h1", {}, say.heading),
-            el("p", { class: "lead" }, say.lead),
-          ),
-          el(
-            "section",
-            { class: "chat", "aria-labelledby": "chat" },
-            el("h2", { id: "chat" }, say.chat),
-            this.status,
-            this.loader,
-            this.log,
-            numbers,
-            form,
-          ),
-        ),
-        el(
-          "section",
-          { id: "figures", class: "figures", "aria-labelledby": "figures-title", tabindex: "0" },
-          el("h2", { id: "figures-title" }, say.figures),
-          ...this.figures.map((f) => f.element),
-        ),
-      ),
-      this.region,
-    );
-
-    this.loadButton.addEventListener("click", () => wishes.load());
-    this.cancelButton.addEventListener("click", () => wishes.cancel());
-    this.stopButton.addEventListener("click", () => wishes.stop());
+    const send = (): void => this.wishes.send(this.box.value, this.from);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      wishes.send(this.box.value);
+      send();
     });
     this.box.addEventListener("keydown", (event) => {
       // 229 is what some browsers report for the Enter that ends a composition.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
       event.preventDefault();
-      wishes.send(this.box.value);
+      send();
     });
+    return form;
+  }
+
+  private watchKeys(): void {
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !event.isComposing) wishes.stop();
-    });
-    this.log.addEventListener("scroll", () => {
-      this.stuck = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < STICKY;
+      if (event.isComposing || event.defaultPrevented) return;
+      // A dialog closes by itself.
+      if (document.querySelector("dialog[open]") !== null) return;
+      const typing = event.target instanceof Element && event.target.matches("input, select, textarea");
+      if (event.key === "Escape") {
+        if (this.drawer.isOpen) this.drawer.close();
+        else if (this.from !== null) this.stopEditing();
+        else this.wishes.stop();
+      } else if (event.key === "?" && !typing) {
+        event.preventDefault();
+        this.wishes.openPanel("help");
+        this.help.show();
+      }
     });
   }
 
   /** Takes the message out of the box. */
   clear(): void {
     this.box.value = "";
-    this.stuck = true;
+    this.stopEditing();
+    this.transcript.stick();
   }
 
   /** Gives a message that was not taken back, unless another one has been begun. */
@@ -157,41 +271,54 @@ export class View {
     if (this.box.value === "") this.box.value = text;
   }
 
-  /** True where figures and numbers wait for their next turn. `now` in milliseconds. */
-  draw(state: State, now: number): boolean {
+  showView(view: ViewName): void {
+    for (const name of keys(this.tabs)) {
+      const chosen = name === view;
+      this.panels[name].hidden = !chosen;
+      this.tabs[name].setAttribute("aria-selected", String(chosen));
+      this.tabs[name].tabIndex = chosen ? 0 : -1;
+    }
+  }
+
+  showTheme(theme: Theme): void {
+    this.theme = theme;
+    setText(this.themeButton, say.themes[theme]);
+    if (theme === "system") delete document.documentElement.dataset["theme"];
+    else document.documentElement.dataset["theme"] = theme;
+  }
+
+  private fill(text: string): void {
+    this.box.value = text;
+    this.box.focus();
+  }
+
+  private edit(turn: number): void {
+    this.from = turn;
+    this.editing.hidden = false;
+    this.fill(this.shown?.turns[turn]?.text ?? "");
+  }
+
+  private stopEditing(): void {
+    if (this.from === null) return;
+    this.from = null;
+    this.editing.hidden = true;
+    this.box.value = "";
+    this.box.focus();
+  }
+
+  /** True where something waits for its next turn. `now` in milliseconds. */
+  draw(state: State, now: number, terms: string, elsewhere: boolean): boolean {
     const before = this.shown;
     this.shown = state;
-    this.drawConversation(state);
+    const waiting = this.transcript.draw(state, now);
     this.drawStatus(sentences(state));
-    this.drawControls(state);
+    this.drawControls(state, terms, elsewhere);
+    this.drawer.draw(state);
     if (before?.phase === state.phase && now - this.drawn < REDRAW) return true;
     this.drawn = now;
     this.drawNumbers(state);
     for (const figure of this.figures) figure.draw(state);
-    return false;
-  }
-
-  private drawConversation(state: State): void {
-    this.empty.hidden = state.turns.length > 0;
-    while (this.turns.length > state.turns.length) this.turns.pop()?.element.remove();
-    let changed = false;
-    // Only the last two turns can have changed.
-    for (
-      let i = Math.max(0, Math.min(this.turns.length, state.turns.length) - 2);
-      i < state.turns.length;
-      i += 1
-    ) {
-      const turn = state.turns[i];
-      if (turn === undefined) break;
-      let view = this.turns[i];
-      if (view === undefined) {
-        view = new TurnView(turn.who);
-        this.turns.push(view);
-        this.log.append(view.element);
-      }
-      changed = view.draw(turn, i === state.turns.length - 1 && state.phase === "writing") || changed;
-    }
-    if (changed && this.stuck) this.log.scrollTop = this.log.scrollHeight;
+    return waiting;
   }
 
   private drawStatus(wanted: readonly string[]): void {
@@ -203,31 +330,38 @@ export class View {
     this.status.classList.toggle("wrong", this.shown?.phase === "failed");
   }
 
-  private drawControls(state: State): void {
+  private drawControls(state: State, terms: string, elsewhere: boolean): void {
     const focused = document.activeElement;
-    this.drawLoader(state);
-    this.sendButton.disabled = state.phase !== "ready";
-    this.stopButton.disabled = state.phase !== "writing";
+    this.drawLoader(state, terms, elsewhere);
+    const ready = state.phase === "ready";
+    this.sendButton.disabled = !ready;
+    // One filled button on the page: what is to be done next.
+    this.sendButton.classList.toggle("primary", ready);
+    this.stopButton.disabled = state.phase !== "writing" && state.phase !== "refilling";
     // A button that is switched off or taken away drops the focus to nowhere; hand it on instead.
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;
+    if (focused.closest("dialog") !== null) return;
     const next = [this.cancelButton, this.loadButton].find((button) => button.checkVisibility());
     (this.loader.contains(focused) && next !== undefined ? next : this.box).focus();
   }
 
-  private drawLoader({ phase, load, fault, model }: State): void {
+  private drawLoader({ phase, load, fault, model }: State, terms: string, elsewhere: boolean): void {
     const busy = phase === "starting" || phase === "loading";
-    this.loader.hidden = phase === "ready" || phase === "writing";
-    this.loadButton.hidden = busy;
-    this.loadButton.disabled = phase === "checking";
+    this.loader.hidden = phase === "ready" || phase === "writing" || phase === "refilling";
+    this.hereButton.hidden = busy || !elsewhere;
+    this.loadButton.hidden = busy || elsewhere;
+    this.fileButton.hidden = busy || elsewhere;
+    this.loadButton.disabled = this.fileButton.disabled = phase === "checking";
     setText(this.loadButton, fault === null ? say.load : model === null ? say.retry : say.startAgain);
     this.bar.hidden = !busy;
     this.cancelButton.hidden = !busy;
-    this.terms.hidden = model !== null;
     this.loaded.hidden = phase !== "loading";
     const part = portion(load);
     if (part === null) this.bar.removeAttribute("value");
     else this.bar.value = part;
     if (load !== null) setText(this.loaded, say.loaded(load.bytes, load.total, load.speed));
+    this.terms.hidden = busy && phase !== "starting";
+    setText(this.terms, terms);
   }
 
   private drawNumbers({ cache, place, speed }: State): void {
@@ -239,29 +373,27 @@ export class View {
   }
 }
 
-/** One turn. The answer's text is one node that only ever grows. */
-class TurnView {
-  readonly element: HTMLElement;
-  private readonly text = document.createTextNode("");
-  private readonly body: HTMLElement;
-  private readonly note = el("p", { class: "note muted numbers" });
-
-  constructor(who: Turn["who"]) {
-    this.body = el("div", { class: "text" }, this.text);
-    const speaker = who === "page" ? [] : [el("p", { class: "who" }, who === "you" ? say.you : say.model)];
-    this.element = el("div", { class: `turn ${who}` }, ...speaker, this.body, this.note);
-  }
-
-  /** True where the turn now looks different. */
-  draw(turn: Turn, growing: boolean): boolean {
-    const fresh = turn.text.length - this.text.length;
-    if (fresh > 0) this.text.appendData(turn.text.slice(this.text.length));
-    const noteChanged = setText(this.note, turn.note);
-    // Ids of a long answer are long: they are put down once, when it is complete.
-    if (turn.who === "model" && !growing && this.body.dataset["ids"] !== turn.ids)
-      this.body.dataset["ids"] = turn.ids;
-    return fresh > 0 || noteChanged;
-  }
+/** What the comparison will show, and of which lanes the address speaks. */
+function compare({ compare: { lanes } }: Settings): HTMLElement[] {
+  const asked = lanes.length === 0 ? say.lanes : say.lanes.filter(([n]) => lanes.some(({ policy }) => policy === n));
+  return [
+    el("h2", {}, say.compareHeading),
+    el("p", { class: "lead" }, say.lead),
+    el("p", {}, say.compareIntro),
+    el(
+      "ul",
+      { class: "lanes" },
+      ...asked.map(([name, label, what]) =>
+        el(
+          "li",
+          { class: `lane ${name}` },
+          el("h3", {}, el("span", { class: "glyph", "aria-hidden": "true" }), label),
+          el("p", {}, what),
+        ),
+      ),
+    ),
+    el("p", { class: "muted" }, say.honest),
+  ];
 }
 
 class FigureView {
@@ -303,26 +435,4 @@ class FigureView {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.svg.innerHTML = markup(shapes);
   }
-}
-
-function el<K extends keyof HTMLElementTagNameMap>(
-  tag: K,
-  attributes: Record<string, string>,
-  ...children: (Node | string)[]
-): HTMLElementTagNameMap[K] {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
-/** Writes only what differs, so that nothing is laid out or read aloud twice. */
-function setText(element: Element, text: string): boolean {
-  if (element.textContent === text) return false;
-  element.textContent = text;
-  return true;
-}
-
-function keys<T extends object>(object: T): (keyof T)[] {
-  return Object.keys(object) as (keyof T)[];
 }

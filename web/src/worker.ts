@@ -2,7 +2,9 @@
 // method of the engine is called while a promise of it is pending; a step runs only when it was pulled.
 
 import type { AttentionHead, Engine, LoadProgress } from "../../crates/wasm/types";
-import { type Fault, fault, type Request, type Response } from "./protocol.ts";
+import { download, type Receipt } from "./download.ts";
+import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
+import { type ShelfKind, shelf } from "./shelf.ts";
 import * as say from "./strings.en.ts";
 
 type Module = typeof import("../../crates/wasm/types") & {
@@ -13,8 +15,11 @@ declare const self: DedicatedWorkerGlobalScope;
 
 /** Time between two reports of a download, milliseconds. */
 const REPORT = 100;
+/** Bytes of a file that are read at a time. */
+const PIECE = 4 * 1024 * 1024;
 
 let engine: Engine | null = null;
+let memory = (): number => 0;
 let writing = false;
 /** Read between two steps. */
 let stopping = false;
@@ -25,7 +30,7 @@ const post = (response: Response): void => self.postMessage(response);
 self.onmessage = ({ data }: MessageEvent<Request>): void => {
   // Stop overtakes the pulls that wait; a new message must not be stopped by an old click.
   if (data.kind === "stop") stopping = true;
-  if (data.kind === "send") stopping = false;
+  if (data.kind === "send" || data.kind === "proceed" || data.kind === "resume") stopping = false;
   queue = queue.then(() => handle(data));
 };
 
@@ -38,21 +43,34 @@ self.addEventListener("unhandledrejection", (event) => {
 async function handle(request: Request): Promise<void> {
   switch (request.kind) {
     case "start":
-      return start(request.module, request.backend, request.software).catch((caught: unknown) =>
+      return start(request).catch((caught: unknown) =>
         post({ kind: "failed", fault: isFault(caught) ? caught : fault("engine", caught, null) }),
       );
     case "load":
-      return load(request.url, request.cache).catch((caught: unknown) =>
+      return load(request).catch((caught: unknown) =>
         post({ kind: "failed", fault: isFault(caught) ? caught : fault("engine", caught, null) }),
       );
+    case "empty":
+      return attempt((engine) => {
+        writing = false;
+        post({ kind: "emptied", cache: engine.reset(request.cache) });
+      });
     case "send":
-      try {
-        running().send(request.text, request.options);
+      return attempt((engine) => {
+        engine.send(request.text, request.options);
         writing = true;
-      } catch (caught) {
-        post({ kind: "refused", fault: fault("engine", caught, null) });
-      }
-      return;
+      });
+    case "proceed":
+      return attempt((engine) => {
+        engine.proceed(request.options);
+        writing = true;
+      });
+    case "resume":
+      return attempt((engine) => {
+        const cache = engine.reset(request.cache);
+        post({ kind: "resumed", places: engine.resume(request.messages, request.options, request.write), cache });
+        writing = true;
+      });
     case "pull":
       return pull(request.attention).catch((caught: unknown) => {
         writing = false;
@@ -67,7 +85,9 @@ async function handle(request: Request): Promise<void> {
   }
 }
 
-async function start(url: string, backend: "webgpu" | "cpu", software: boolean): Promise<void> {
+async function start(request: Extract<Request, { kind: "start" }>): Promise<void> {
+  const { module: url, backend, software, lock } = request;
+  if (lock !== null) await hold(lock);
   let module: Module;
   try {
     module = (await import(/* @vite-ignore */ url)) as Module;
@@ -80,49 +100,83 @@ async function start(url: string, backend: "webgpu" | "cpu", software: boolean):
       remedy: say.reloadRemedy,
     } satisfies Fault;
   }
+  memory = module.memory_bytes;
   post({ kind: "module", versions: module.versions() });
   engine = await module.Engine.create(backend, software);
   post({ kind: "device" });
   post({ kind: "started", test: await engine.self_test() });
 }
 
-async function load(url: string, cache: Parameters<Engine["reset"]>[0]): Promise<void> {
+async function load({ source, shelf: kind, cache }: Extract<Request, { kind: "load" }>): Promise<void> {
   const engine = running();
   engine.load_begin();
-  const body = (await response(url)).body?.getReader();
   let latest: LoadProgress | null = null;
+  let total: number | null = null;
   // By a timer, so that the last bytes before a pause of the network are reported too.
   const timer = setInterval(() => {
-    if (latest !== null) post({ kind: "progress", progress: latest });
+    if (latest !== null) post({ kind: "progress", progress: { ...latest, total: latest.total ?? total } });
     latest = null;
   }, REPORT);
+  const push = async (bytes: Uint8Array): Promise<void> => {
+    latest = await engine.load_push(bytes);
+  };
+  let receipt: Receipt = { card: null, notice: null };
   try {
-    while (body !== undefined) {
-      const { done, value } = await body.read().catch((caught: unknown) => {
-        throw unreachable(url, caught);
+    if (source.kind === "download") {
+      receipt = await download(source, kind === null ? null : shelf(kind), {
+        push,
+        restart: () => engine.load_begin(),
+        retrying: (fault, pause) => post({ kind: "retrying", fault, pause }),
+        total: (bytes) => (total = bytes),
       });
-      if (done) break;
-      latest = await engine.load_push(value);
+    } else {
+      const file = source.kind === "file" ? source.file : await stored(source, kind);
+      total = file.size;
+      for (let at = 0; at < file.size; at += PIECE) {
+        await push(new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer()));
+      }
     }
+    const model = await engine.load_end();
+    post({ kind: "loaded", model, cache: engine.reset(cache), ...receipt });
+  } catch (caught) {
+    // A stored file that the engine does not take would fail for ever.
+    if (source.kind === "stored" && kind !== null && !isFault(caught)) {
+      await shelf(kind).remove(source.id);
+      throw {
+        name: "damaged",
+        message: say.damaged(source.name, fault("engine", caught, null).message),
+        remedy: say.damagedRemedy,
+      } satisfies Fault;
+    }
+    throw caught;
   } finally {
     clearInterval(timer);
   }
-  const model = await engine.load_end();
-  post({ kind: "loaded", model, cache: engine.reset(cache) });
 }
 
-async function response(url: string): Promise<globalThis.Response> {
-  const answer = await fetch(url).catch((caught: unknown) => {
-    throw unreachable(url, caught);
-  });
-  if (!answer.ok) {
-    throw {
-      name: "http",
-      message: say.http(url, answer.status, answer.statusText),
-      remedy: say.httpRemedy,
-    } satisfies Fault;
+async function stored(source: Extract<Source, { kind: "stored" }>, kind: ShelfKind | null): Promise<Blob> {
+  const file = kind === null ? null : await shelf(kind).open(source.id);
+  if (file !== null) return file;
+  throw { name: "gone", message: say.gone(source.name), remedy: say.goneRemedy } satisfies Fault;
+}
+
+/** What the engine refuses leaves it as it was. */
+function attempt(work: (engine: Engine) => void): void {
+  try {
+    work(running());
+  } catch (caught) {
+    post({ kind: "refused", fault: fault("engine", caught, null) });
   }
-  return answer;
+}
+
+/** Keeps a lock until this worker is gone, for whatever reason: whoever waits for it learns of that. */
+function hold(name: string): Promise<void> {
+  return new Promise((held) => {
+    void navigator.locks.request(name, () => {
+      held();
+      return new Promise(() => {});
+    });
+  });
 }
 
 async function pull(attention?: AttentionHead | null): Promise<void> {
@@ -130,17 +184,12 @@ async function pull(attention?: AttentionHead | null): Promise<void> {
   const engine = running();
   const step = stopping ? engine.stop() : await engine.next(attention);
   writing = step.kind !== "end";
-  post({ kind: "step", step });
+  post({ kind: "step", step, memory: memory() });
 }
 
 function running(): Engine {
   if (engine === null) throw new Error("the engine is not started");
   return engine;
-}
-
-function unreachable(url: string, caught: unknown): Fault {
-  const { message } = fault("network", caught, null);
-  return { name: "network", message: say.network(url, message), remedy: say.networkRemedy };
 }
 
 function died(reason: unknown): Fault {

@@ -44,12 +44,12 @@ for (const colorScheme of ["light", "dark"] as const) {
       await parts(page).load.click();
       await expect(parts(page).bar).toBeVisible();
       expect(await violations(page), "loading").toEqual([]);
-      await mock(page, { rejectAt: 60, delay: 5 });
+      await mock(page, { rejectAt: 60, delay: 5, again: true });
       await open(page, "&backend=cpu&sinks=4&recent=60");
       expect(await violations(page), "ready").toEqual([]);
       await ask(page, "Hello");
       await expect(parts(page).answer).toContainText("The lamp");
-      await expect(parts(page).status).toContainText("broke off");
+      await expect(parts(page).status).toContainText("It broke twice");
       expect(await violations(page), "broken off").toEqual([]);
       expect(await sideways(page)).toBeLessThanOrEqual(0);
     });
@@ -65,11 +65,10 @@ test("nothing scrolls sideways at 320 pixels", async ({ page }) => {
   expect(await sideways(page)).toBeLessThanOrEqual(0);
 });
 
-test("Tab reaches everything, in reading order", async ({ page }) => {
-  await mock(page, { delay: 20 });
-  await open(page, "&backend=cpu");
+/** Names of what Tab comes to, in order. */
+async function tabs(page: Page, count: number): Promise<string[]> {
   const names: string[] = [];
-  for (let i = 0; i < 6; i += 1) {
+  for (let i = 0; i < count; i += 1) {
     await page.keyboard.press("Tab");
     names.push(
       await page.evaluate(() => {
@@ -78,12 +77,126 @@ test("Tab reaches everything, in reading order", async ({ page }) => {
       }),
     );
   }
-  expect(names).toEqual(["To the chat", "To the figures", "Conversation", "message", "Send", "figures"]);
+  return names;
+}
+
+test("Tab reaches everything, in reading order", async ({ page }) => {
+  await mock(page, { delay: 20 });
+  await open(page, "&backend=cpu");
+  const header = ["New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
+  const prompts = [
+    "Tell me a long story about a lighthouse keeper",
+    "Explain rain to a child",
+    "Keep talking for as long as you like",
+  ];
+  expect(await tabs(page, 16)).toEqual([
+    ...["To the chat", "To the figures", ...header],
+    ...["chat-tab", "Conversation", ...prompts, "message", "Send", "figures"],
+  ]);
   await ask(page, "Hello");
   await expect(parts(page).stop).toBeEnabled();
   await parts(page).message.focus();
   await page.keyboard.press("Tab");
   await expect(parts(page).stop).toBeFocused();
+});
+
+test("every panel opens, is named, closes with Escape and gives the focus back", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  for (const name of ["Chats", "Models", "Help"]) {
+    const opener = page.getByRole("button", { name, exact: true });
+    await opener.focus();
+    await page.keyboard.press("Enter");
+    await expect(page.getByRole("dialog", { name })).toBeVisible();
+    expect(await violations(page), name).toEqual([]);
+    await page.keyboard.press("Escape");
+    await expect(page.getByRole("dialog")).toBeHidden();
+    await expect(opener).toBeFocused();
+  }
+  const settings = page.getByRole("button", { name: "Settings" });
+  await settings.focus();
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("complementary", { name: "Settings" })).toBeVisible();
+  await expect(page.getByLabel("What stays in the cache")).toBeFocused();
+  expect(await violations(page), "settings").toEqual([]);
+  await page.keyboard.press("Escape");
+  await expect(settings).toBeFocused();
+  await page.locator("h1").click();
+  await page.keyboard.press("?");
+  await expect(page.getByRole("dialog", { name: "Help" })).toBeVisible();
+  await page.keyboard.press("Escape");
+  await page.getByRole("tab", { name: "Chat" }).focus();
+  await page.keyboard.press("ArrowRight");
+  await expect(page.getByRole("tab", { name: "Compare" })).toBeFocused();
+  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("The same text, several caches");
+  expect(await violations(page), "compare").toEqual([]);
+});
+
+test("on a phone the menu opens and closes, and everything in it is large enough to touch", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  await mock(page);
+  await page.goto("/?backend=cpu");
+  const menu = page.getByRole("button", { name: "Menu" });
+  await expect(page.getByRole("button", { name: "Settings" })).toBeHidden();
+  await menu.click();
+  await expect(menu).toHaveAttribute("aria-expanded", "true");
+  for (const entry of await page.locator(".entries button").all()) {
+    expect((await entry.boundingBox())?.height).toBeGreaterThanOrEqual(44);
+  }
+  await page.getByRole("button", { name: "Settings" }).click();
+  await expect(page.getByRole("complementary", { name: "Settings" })).toBeVisible();
+  expect(await sideways(page)).toBeLessThanOrEqual(0);
+});
+
+for (const media of [
+  { forcedColors: "active" },
+  { reducedMotion: "reduce" },
+  { colorScheme: "dark", forcedColors: "active" },
+] as const) {
+  test(`nothing is lost with ${JSON.stringify(media)}`, async ({ page }) => {
+    await page.emulateMedia(media);
+    await mock(page, { most: 100 });
+    await open(page, "&backend=cpu&sinks=4&recent=60");
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText(/^100 tokens/);
+    expect(await violations(page)).toEqual([]);
+    expect(await page.locator("figure svg rect").count()).toBeGreaterThan(30);
+  });
+}
+
+for (const [width, height] of [
+  [320, 640],
+  [768, 1024],
+  [3840, 2160],
+] as const) {
+  test(`${width} by ${height}: nothing sideways, the message box in sight`, async ({ page }) => {
+    await page.setViewportSize({ width, height });
+    await mock(page, { most: 100 });
+    await open(page, "&backend=cpu&sinks=4&recent=60");
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText(/^100 tokens/);
+    expect(await sideways(page)).toBeLessThanOrEqual(0);
+    await expect(parts(page).message).toBeInViewport();
+    await page.getByRole("tab", { name: "Compare" }).click();
+    expect(await sideways(page)).toBeLessThanOrEqual(0);
+  });
+}
+
+test("the theme that was chosen is there again", async ({ page }) => {
+  await page.emulateMedia({ colorScheme: "light" });
+  await mock(page);
+  await page.goto("/?backend=cpu");
+  const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  const light = await background();
+  await page.getByRole("button", { name: "Theme: system" }).click();
+  await page.getByRole("button", { name: "Theme: light" }).click();
+  await expect(page.getByRole("button", { name: "Theme: dark" })).toBeVisible();
+  expect(await background()).not.toBe(light);
+  await page.goto("/?backend=cpu");
+  await expect(page.getByRole("button", { name: "Theme: dark" })).toBeVisible();
+  expect(await background()).not.toBe(light);
 });
 
 test("the focus is never lost when a button goes", async ({ page }) => {

@@ -1,16 +1,16 @@
-// Messages, answers, and what stays when something breaks.
+// Messages and answers.
 
-import { expect, type Page, test } from "@playwright/test";
-import { ask, errors, fakeGpu, GPU, mock, open, parts } from "./page.ts";
+import { expect, test } from "@playwright/test";
+import { ask, errors, mock, open, parts } from "./page.ts";
 
 const TEN = "The lamp was lit each evening, and the sea below ";
 
-test("an answer is streamed into one text node, and its ids are there at the end", async ({ page }) => {
+test("an answer is streamed, and its ids are there at the end", async ({ page }) => {
   const errors = await mock(page, { most: 10 });
   await open(page, "&backend=cpu");
   const answer = await ask(page, "Hello");
   await expect(parts(page).note).toHaveText("10 tokens.");
-  expect(await answer.evaluate((e) => [e.childNodes.length, e.textContent])).toEqual([1, TEN]);
+  await expect(answer).toHaveText(TEN.trim());
   await expect(answer).toHaveAttribute("data-ids", "1000,1001,1002,1003,1004,1005,1006,1007,1008,1009");
   await expect(page.locator(".turn.you .text")).toHaveText("Hello");
   await expect(parts(page).message).toHaveValue("");
@@ -140,73 +140,6 @@ test("a message that the engine refuses comes back", async ({ page }) => {
   await ask(page, "less");
   await expect(note).toHaveText("10 tokens.");
   expect(errors).toEqual([]);
-});
-
-/** After a break: what was written stays, and Start again leads to an empty cache that answers. */
-async function startsAgain(page: Page, sentence: RegExp): Promise<void> {
-  const { status, answer, note, log } = parts(page);
-  await expect(status).toContainText(sentence);
-  await expect(answer).toHaveText("The lamp was lit each");
-  await expect(note).toHaveText("5 tokens, broke off.");
-  await mock(page, { most: 10 });
-  await page.getByRole("button", { name: "Start again" }).click();
-  await expect(status).toContainText("Ready.");
-  await expect(log).toContainText("Started again with an empty cache");
-  await expect(page.locator("#stream")).toHaveText("0");
-  await expect(page.locator(".turn.model .text").first()).toHaveText("The lamp was lit each");
-  await ask(page, "Again");
-  await expect(note).toHaveText("10 tokens.");
-}
-
-test("a step that rejects", async ({ page }) => {
-  await mock(page, { rejectAt: 5 });
-  await open(page, "&backend=cpu");
-  await ask(page, "Hello");
-  await startsAgain(page, /The answer broke off: The device was lost\./);
-});
-
-test("a worker that dies", async ({ page }) => {
-  await mock(page, { dieAt: 5 });
-  await open(page, "&backend=cpu");
-  await ask(page, "Hello");
-  await startsAgain(page, /The model's worker stopped: .*unreachable executed/);
-});
-
-test("a panic that settles no promise", async ({ page }) => {
-  await mock(page, { panicAt: 5 });
-  await open(page, "&backend=cpu");
-  await ask(page, "Hello");
-  await startsAgain(page, /The model's worker stopped: panicked at the disco/);
-});
-
-test("a model that falls silent can be ended", async ({ page }) => {
-  await page.clock.install();
-  await mock(page, { hangAt: 5 });
-  await open(page, "&backend=cpu");
-  await ask(page, "Hello");
-  await expect(parts(page).answer).toHaveText("The lamp was lit each");
-  await page.clock.fastForward(61_000);
-  await page.clock.resume();
-  await expect(parts(page).status).toContainText("Nothing has come from the model for 60 s.");
-  await parts(page).stop.click();
-  await startsAgain(page, /The model had fallen silent and was ended\./);
-});
-
-test("WebGPU that breaks off twice is left for the CPU", async ({ page }) => {
-  await mock(page, { rejectAt: 5 });
-  await fakeGpu(page, GPU);
-  await open(page);
-  await ask(page, "Hello");
-  const again = page.getByRole("button", { name: "Start again" });
-  await again.click();
-  await expect(parts(page).status).toContainText("Ready.");
-  await expect(parts(page).runs).toHaveText("WebGPU · Acme Rocket 9000");
-  await ask(page, "Hello");
-  await again.click();
-  await expect(parts(page).runs).toHaveText("CPU, one thread");
-  await expect(parts(page).status).toContainText(
-    "could not be used: The answer broke off: The device was lost.",
-  );
 });
 
 test("the conversation keeps to its end, unless someone reads further up", async ({ page }) => {

@@ -129,10 +129,47 @@ export class Engine {
     if (text === PLAN.refuse)
       throw new Error("The message is longer than this cache can ever take. Shorten it.");
     console.debug(`options ${JSON.stringify(options)} cache ${JSON.stringify(this.settings)}`);
+    this.stopped = this.resumed = false;
     this.left = PLAN.prompt ?? 40;
     this.total = this.left;
     this.written = 0;
     this.most = options.max_tokens || PLAN.most || Number.POSITIVE_INFINITY;
+  }
+
+  proceed(options) {
+    this.alone();
+    if (!this.stopped) throw new Error("The conversation has no answer that could be gone on with.");
+    console.debug(`proceed ${JSON.stringify(options)}`);
+    this.left = 0;
+    this.resumed = true;
+    this.most = options.max_tokens || PLAN.most || Number.POSITIVE_INFINITY;
+  }
+
+  /** A message of `n` words has `n + 10` tokens. */
+  resume(messages, options, write) {
+    this.alone();
+    if (this.stream > 0) throw new Error("The conversation cannot be read again: the cache is not empty.");
+    console.debug(`resume ${JSON.stringify(messages)} write ${write} cache ${JSON.stringify(this.settings)}`);
+    const last = messages.at(-1);
+    const sizes = messages.map(({ content }) => content.split(" ").length + 10);
+    const { policy, sinks, recent } = this.settings;
+    const whole = sizes.reduce((sum, size) => sum + size, 0);
+    let first = 0;
+    if (policy !== "dense" && whole > sinks + recent) {
+      let room = recent;
+      first = sizes.length;
+      while (first > 0 && sizes[first - 1] <= room) room -= sizes[--first];
+    }
+    const head = first > 0 ? sinks : 0;
+    let at = head;
+    const places = sizes.map((size, i) => (i < first ? null : [at, (at += size)]));
+    this.left = this.total = at;
+    this.resumed = write;
+    this.stopped = !write;
+    // An answer is gone on with at the word where it ends.
+    this.written = last.role === "assistant" ? countOf(last.content) : 0;
+    this.most = write ? options.max_tokens || PLAN.most || Number.POSITIVE_INFINITY : -1;
+    return places;
   }
 
   next() {
@@ -152,19 +189,22 @@ export class Engine {
           sink_mass: mass(this.stream, this.settings.sinks),
         };
       }
-      if (this.written === PLAN.hangAt) await new Promise(() => {});
-      if (this.written === PLAN.rejectAt) throw new Error("The device was lost. Start again.");
-      if (this.written === PLAN.dieAt) {
+      if (this.most === -1) return { kind: "end", reason: "stopped", text: "" };
+      // A fault hits once, unless the plan says that it comes back after the conversation was read again.
+      const breaks = (at) => this.written === at && (!this.resumed || PLAN.again);
+      if (breaks(PLAN.hangAt)) await new Promise(() => {});
+      if (breaks(PLAN.rejectAt)) throw new Error("The device was lost. Start again.");
+      if (breaks(PLAN.dieAt)) {
         setTimeout(() => {
           throw new Error("unreachable executed");
         });
         await new Promise(() => {});
       }
-      if (this.written === PLAN.panicAt) {
+      if (breaks(PLAN.panicAt)) {
         Promise.reject(new Error("panicked at the disco"));
         await new Promise(() => {});
       }
-      if (this.written === this.most)
+      if (this.written >= this.most)
         return { kind: "end", reason: PLAN.most === this.most ? "end" : "length", text: "" };
       const text = WORDS[this.written % WORDS.length];
       const id = 1000 + this.written;
@@ -186,10 +226,18 @@ export class Engine {
 
   stop() {
     this.alone();
+    this.stopped = true;
     return { kind: "end", reason: "stopped", text: "" };
   }
 
   free() {}
+}
+
+/** How many words an answer has so far. */
+function countOf(text) {
+  let count = 0;
+  for (let length = 0; length < text.length; count += 1) length += WORDS[count % WORDS.length].length;
+  return count;
 }
 
 /** Layer `l` gives `l / 40` of its attention to the sinks, wherever the stream stands. */

@@ -8,6 +8,8 @@ import { ticks } from "../src/figures/plot.ts";
 import { markup, type Shape } from "../src/figures/shapes.ts";
 import { EMPTY, MOST_BINS, mean, push } from "../src/series.ts";
 import { type Action, initial, reduce, type State } from "../src/state.ts";
+import type { CacheSettings } from "../../crates/wasm/types";
+import { defaults } from "../src/settings.ts";
 import { ask, mock, open, parts } from "./page.ts";
 
 test.describe("history", () => {
@@ -51,10 +53,12 @@ test("round numbers on axes", () => {
   expect(ticks(2, 4, true)).toEqual([0, 1, 2]);
 });
 
+const begin = (cache: CacheSettings): State => initial({ ...defaults(1), cache });
+
 /** A state after 3 layers of 2 heads have read `stream` tokens through 4 + 28 slots. */
 function after(stream: number): State {
   const actions: Action[] = [
-    { kind: "planned", place: { backend: "cpu", adapter: null, software: false, why: null } },
+    { kind: "planned", place: { backend: "cpu", adapter: null, software: false, offers: null, why: null } },
     {
       kind: "loaded",
       model: {
@@ -68,15 +72,18 @@ function after(stream: number): State {
         weight_bytes: 1,
       },
       cache: { held: 0, capacity: 32, sinks: 4, stream: 0, bytes: 737_280, dense_bytes: 0 },
+      name: "m",
+      notice: null,
     },
     { kind: "asked", text: "Hello" },
   ];
-  let state = initial({ policy: "sinks", sinks: 4, recent: 28, kv: "f16" }, []);
+  let state = begin({ policy: "sinks", sinks: 4, recent: 28, kv: "f16" });
   for (const action of actions) state = reduce(state, action);
   for (let t = 1; t <= stream; t += 1) {
     state = reduce(state, {
       kind: "step",
       at: t * 20,
+      memory: 0,
       step: {
         kind: "token",
         id: t,
@@ -165,7 +172,7 @@ test("memory: the cache against everything kept", () => {
 test("figures are drawn before there is anything to draw, and at any size", () => {
   for (const figure of [occupancy, attention, memory]) {
     for (const state of [
-      initial({ policy: "dense", sinks: 0, recent: 1, kv: "f16" }, []),
+      begin({ policy: "dense", sinks: 0, recent: 1, kv: "f16" }),
       after(1),
       after(100),
     ]) {

@@ -72,21 +72,6 @@ test("progress: bytes, speed, time left; cancelled and begun again", async ({ pa
   expect(errors).toEqual([]);
 });
 
-test("a connection that breaks can be retried", async ({ page }) => {
-  await mock(page, { total: TOTAL });
-  const { status } = parts(page);
-  await page.goto(`/?backend=cpu&load=1&model=${model}`);
-  const first = await download();
-  first.write(QUARTER);
-  await expect(status).toContainText("25%");
-  first.destroy();
-  await expect(status).toContainText(`The model could not be fetched from ${model}`);
-  await expect(status).toContainText("Check the connection, then retry.");
-  await page.getByRole("button", { name: "Retry" }).click();
-  sendAll(await download());
-  await expect(status).toContainText("Ready.");
-});
-
 test("404: the status is named, and Retry works once the file is there", async ({ page }) => {
   await mock(page);
   let there = false;

@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 import { expect, type Locator, type Page } from "@playwright/test";
 
-const ENGINE = readFileSync(new URL("./engine.mock.js", import.meta.url), "utf8");
+export const ENGINE = readFileSync(new URL("./engine.mock.js", import.meta.url), "utf8");
 
 export type Backend = "webgpu" | "cpu";
 
@@ -28,6 +28,8 @@ export interface Plan {
   dieAt?: number;
   panicAt?: number;
   hangAt?: number;
+  /** The fault comes back after the conversation was read again. */
+  again?: boolean;
 }
 
 export const GGUF = Buffer.concat([Buffer.from("GGUF"), Buffer.alloc(100_000)]);

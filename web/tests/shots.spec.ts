@@ -4,13 +4,14 @@ import { expect, test } from "@playwright/test";
 import { ask, fakeGpu, GPU, mock, open, parts } from "./page.ts";
 
 const STORY =
-  "Once upon a time there was a lighthouse keeper who lived alone at the end of a long pier. Each evening he lit the lamp, wound the clock and wrote one line in his book. The sea below him never slept. Ships passed far out, small as seeds, and he counted them until the dark took them away. ".split(
-    /(?<= )/,
+  "Once upon a time there was a lighthouse keeper who lived **alone** at the end of a long pier. Each evening he lit the lamp, wound the clock and wrote one line in his book.\n\nThe sea below him never slept. Ships passed far out, small as seeds, and he counted them until the dark took them away.\n\n".split(
+    /(?<= |\n)/,
   );
 
 for (const colorScheme of ["light", "dark"] as const) {
   for (const [name, width, height] of [
     ["wide", 1440, 900],
+    ["middle", 768, 1024],
     ["narrow", 390, 844],
   ] as const) {
     test(`${name} ${colorScheme}`, async ({ page }) => {
@@ -19,7 +20,7 @@ for (const colorScheme of ["light", "dark"] as const) {
       await page.setViewportSize({ width, height });
       const shot = async (what: string) => {
         await page.screenshot({ path: `shots/${name}-${colorScheme}-${what}.png` });
-        if (name === "narrow") {
+        if (name !== "wide") {
           await page.screenshot({ path: `shots/${name}-${colorScheme}-${what}-whole.png`, fullPage: true });
         }
       };
@@ -29,15 +30,38 @@ for (const colorScheme of ["light", "dark"] as const) {
       await page.goto("/?sinks=4&recent=252");
       await expect(parts(page).load).toBeEnabled();
       await shot("1-empty");
+      await page.goto("/?sinks=4&recent=252&view=compare");
+      await expect(parts(page).load).toBeEnabled();
+      await shot("2-compare");
+      await page.context().route("**/models/*.gguf", () => {});
+      await page.goto("/?sinks=4&recent=252&load=1");
+      await expect(parts(page).bar).toBeVisible();
+      await shot("3-loading");
+      await mock(page, { words: STORY, hangAt: 360 });
       await open(page, "&sinks=4&recent=252");
       await ask(page, "Tell me a long story about a lighthouse keeper");
       await expect(page.locator("#stream")).toHaveText("400");
-      await shot("2-writing");
-      await mock(page, { words: STORY, rejectAt: 40 });
+      await shot("4-writing");
+      if (name === "narrow") await page.getByRole("button", { name: "Menu" }).click();
+      await page.getByRole("button", { name: "Settings" }).click();
+      await shot("5-settings");
+      await page.keyboard.press("Escape");
+      await page.reload();
+      await mock(page, { words: STORY, rejectAt: 40, again: true });
       await open(page, "&sinks=4&recent=252");
-      await ask(page, "Tell me a long story about a lighthouse keeper");
-      await expect(parts(page).status).toContainText("broke off");
-      await shot("3-error");
+      await ask(page, "And what did he write?");
+      await expect(parts(page).status).toContainText("It broke twice");
+      await shot("6-error");
+      await mock(page, { words: STORY, most: 80 });
+      await page.getByRole("button", { name: "Start again" }).click();
+      await expect(parts(page).status).toContainText("Ready.");
+      await shot("7-refilled");
+      for (const panel of ["Models", "Chats", "Help"]) {
+        if (name === "narrow") await page.getByRole("button", { name: "Menu" }).click();
+        await page.getByRole("button", { name: panel, exact: true }).click();
+        await page.screenshot({ path: `shots/${name}-${colorScheme}-8-${panel.toLowerCase()}.png` });
+        await page.keyboard.press("Escape");
+      }
     });
   }
 }

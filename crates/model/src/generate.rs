@@ -7,6 +7,7 @@ use crate::sampler::{MAX_PENALTY_LAST, Sampler, SamplerError, Settings};
 use crate::session::{Fed, Session, SessionError, Turns};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use kernels::step::LayerHead;
+use policy::Policy;
 use std::ops::Range;
 
 /// What turns text into tokens and back.
@@ -50,6 +51,12 @@ pub enum GenerateError {
     Empty,
     #[error("the model gave no probabilities: its weights are damaged, load the model again")]
     NoCandidates,
+    #[error("the conversation has no answer that could be gone on with: send a message")]
+    NoAnswer,
+    #[error("the conversation cannot be read again: a cache that has read something already must be emptied first")]
+    NotEmpty,
+    #[error("the conversation ends with a question and no answer is wanted: leave the question out")]
+    Unanswered,
 }
 
 /// How an answer ended.
@@ -112,6 +119,8 @@ struct Answer {
     text: String,
     tokens: usize,
     max_tokens: usize,
+    /// The prompt is all there is to do.
+    reads_only: bool,
 }
 
 /// Messages that are remembered. A turn's text follows from the last one; what lies further back is there for templates that
@@ -129,12 +138,14 @@ pub struct Conversation {
     recent: Vec<u32>,
     /// What was not read of a prompt that was stopped.
     unread: Vec<u32>,
+    /// What follows the last token that was read, for an answer that is gone on with.
+    next: Option<Next>,
 }
 
 impl Conversation {
     /// Nothing said yet.
     pub fn new(session: Session) -> Self {
-        Self { session, messages: Vec::new(), answer: None, recent: Vec::new(), unread: Vec::new() }
+        Self { session, messages: Vec::new(), answer: None, recent: Vec::new(), unread: Vec::new(), next: None }
     }
 
     /// The stream and its cache.
@@ -197,16 +208,79 @@ impl Conversation {
         self.begin(prompt, Sampler::new(*settings)?, max_tokens)
     }
 
-    fn begin(&mut self, prompt: Vec<u32>, mut sampler: Sampler, max_tokens: usize) -> Result<(), GenerateError> {
+    /// Goes on with the last answer where it was stopped or cut at its limit; [`Self::step`] writes it.
+    ///
+    /// # Errors
+    /// There is no such answer, or the model had closed it; bad settings.
+    pub fn proceed(&mut self, settings: &Settings, max_tokens: usize) -> Result<(), GenerateError> {
+        let sampler = Sampler::new(*settings)?;
+        self.close();
+        if self.next.is_none() && self.unread.is_empty() {
+            return Err(GenerateError::NoAnswer);
+        }
+        let Some(Message { role: Role::Assistant, content }) = self.messages.last().cloned() else {
+            return Err(GenerateError::NoAnswer);
+        };
+        self.messages.pop();
+        let next = self.next.take();
+        let mut answer = self.answer(Vec::new(), sampler, max_tokens);
+        (answer.next, answer.text) = (next, content);
+        self.answer = Some(answer);
+        Ok(())
+    }
+
+    /// Takes a conversation that another stream has held; [`Self::step`] then reads as much of it as the cache will hold: the
+    /// first tokens for the sinks, and the last turns. With `write` an answer follows, to the last message or, where that is
+    /// an answer, as its continuation. Returns where in the stream each message lies, `None` for those left out.
+    ///
+    /// # Errors
+    /// The stream is not empty, no message, a question at the end where nothing is to be written, bad settings, a template
+    /// that refuses the conversation.
+    pub fn resume(
+        &mut self,
+        text: &Text,
+        messages: &[Message],
+        settings: &Settings,
+        max_tokens: usize,
+        write: bool,
+    ) -> Result<Vec<Option<Range<u64>>>, GenerateError> {
+        let sampler = Sampler::new(*settings)?;
+        if self.session.stream().fed() > 0 || self.answer.is_some() || !self.messages.is_empty() {
+            return Err(GenerateError::NotEmpty);
+        }
+        let (asked, begun) = match messages {
+            [] => return Err(GenerateError::Empty),
+            [asked @ .., Message { role: Role::Assistant, content }] => (asked, content.as_str()),
+            _ if write => (messages, ""),
+            _ => return Err(GenerateError::Unanswered),
+        };
+        let pieces = pieces(text, messages, asked, begun)?;
+        let policy = self.session.settings().policy;
+        let (prompt, places) = refill(&pieces, policy);
+        self.messages = asked.to_vec();
+        self.begin(prompt, sampler, max_tokens)?;
+        if let Some(answer) = self.answer.as_mut() {
+            begun.clone_into(&mut answer.text);
+            answer.reads_only = !write;
+        }
+        Ok(places)
+    }
+
+    fn begin(&mut self, prompt: Vec<u32>, sampler: Sampler, max_tokens: usize) -> Result<(), GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::Empty);
         }
+        self.answer = Some(self.answer(prompt, sampler, max_tokens));
+        Ok(())
+    }
+
+    fn answer(&mut self, prompt: Vec<u32>, mut sampler: Sampler, max_tokens: usize) -> Answer {
         for &id in &self.recent {
             sampler.accept(id);
         }
         let mut all = std::mem::take(&mut self.unread);
         all.extend(prompt);
-        self.answer = Some(Answer {
+        Answer {
             prompt: all,
             fed: 0,
             next: None,
@@ -215,8 +289,8 @@ impl Conversation {
             text: String::new(),
             tokens: 0,
             max_tokens,
-        });
-        Ok(())
+            reads_only: false,
+        }
     }
 
     /// Reads one piece of the prompt, or chooses and reads one token. After [`Event::End`] there is nothing left to do.
@@ -230,8 +304,10 @@ impl Conversation {
         let Some(next) = answer.next.take() else {
             return self.read_prompt().await;
         };
-        if answer.max_tokens > 0 && answer.tokens >= answer.max_tokens {
-            return Ok(self.end(Reason::Length));
+        if answer.reads_only || (answer.max_tokens > 0 && answer.tokens >= answer.max_tokens) {
+            let reason = if answer.reads_only { Reason::Stopped } else { Reason::Length };
+            answer.next = Some(next);
+            return Ok(self.end(reason));
         }
         let choice = answer.sampler.sample(next.log_sum_exp, &next.candidates)?;
         if text.tokenizer.eos().contains(&choice.id) {
@@ -321,9 +397,71 @@ impl Conversation {
         let rest = answer.detokenizer.flush();
         answer.text.push_str(&rest);
         self.unread = answer.prompt.split_off(answer.fed);
+        self.next = answer.next;
         if self.messages.last().is_some_and(|message| message.role == Role::User) {
             self.messages.push(Message::new(Role::Assistant, answer.text));
         }
         rest
     }
+}
+
+/// The ids of each message as the template writes it, the last one with what comes before an answer or the answer itself.
+/// Turns begin with control tokens, so that pieces by themselves have the ids that they have in the whole.
+fn pieces(text: &Text, messages: &[Message], asked: &[Message], begun: &str) -> Result<Vec<Vec<u32>>, GenerateError> {
+    let whole = text.template.render(asked, true)? + begun;
+    let mut ends = Vec::with_capacity(messages.len());
+    for count in 1..messages.len() {
+        let part = text.template.render(&messages[..count], false)?;
+        if !whole.starts_with(&part) {
+            return Err(ChatError::Rewrites.into());
+        }
+        ends.push(part.len());
+    }
+    ends.push(whole.len());
+    let mut at = 0;
+    let mut pieces = Vec::with_capacity(ends.len());
+    for end in ends {
+        pieces.push(text.tokenizer.encode(&whole[at..end])?);
+        at = end;
+    }
+    Ok(pieces)
+}
+
+/// What a cache that begins anew reads of `pieces`, and where each then lies: all of it if it fits, else the first tokens
+/// for the sinks and the longest row of last pieces that the rest holds; of one that is too long itself, its end.
+fn refill(pieces: &[Vec<u32>], policy: Policy) -> (Vec<u32>, Vec<Option<Range<u64>>>) {
+    let whole = pieces.concat();
+    let (sinks, recent) = match policy {
+        Policy::Dense => (0, usize::MAX),
+        Policy::Window { recent } | Policy::Recompute { recent } => (0, recent as usize),
+        Policy::Sinks { sinks, recent } => (sinks as usize, recent as usize),
+    };
+    let mut first = 0;
+    let mut begins = 0;
+    if whole.len() > sinks.saturating_add(recent) {
+        let mut room = recent;
+        first = pieces.len();
+        while first > 0 && pieces[first - 1].len() <= room {
+            first -= 1;
+            room -= pieces[first].len();
+        }
+        begins = pieces[..first].iter().map(Vec::len).sum();
+        if first == pieces.len() {
+            first -= 1;
+            begins = whole.len() - recent;
+        }
+    }
+    // Where the sinks reach into what is kept anyway, nothing is read twice.
+    let head = sinks.min(begins);
+    let mut prompt = whole[..head].to_vec();
+    prompt.extend_from_slice(&whole[begins..]);
+    let mut at = 0;
+    let places = pieces.iter().enumerate().map(|(i, piece)| {
+        let end = at + piece.len();
+        let from = at.max(begins);
+        at = end;
+        (i >= first).then(|| ((from - begins + head) as u64)..((end - begins + head) as u64))
+    });
+    let places = places.collect();
+    (prompt, places)
 }

@@ -9,6 +9,7 @@ mod objects;
 mod self_test;
 
 use js_sys::{Error, Uint8Array};
+use model::chat::Message;
 use model::device::Place;
 use model::generate::{Conversation, Text};
 use model::session::{Model, Session};
@@ -129,6 +130,25 @@ impl Engine {
             return Err(no_model());
         };
         conversation.send(text, message, &options.sampler.settings(), options.max_tokens).map_err(failure)
+    }
+
+    #[wasm_bindgen(skip_typescript)]
+    pub fn proceed(&mut self, options: JsValue) -> Result<(), JsValue> {
+        let options: SendOptions = serde_wasm_bindgen::from_value(options).map_err(failure)?;
+        let conversation = self.conversation.as_mut().ok_or_else(no_model)?;
+        conversation.proceed(&options.sampler.settings(), options.max_tokens).map_err(failure)
+    }
+
+    #[wasm_bindgen(skip_typescript)]
+    pub fn resume(&mut self, messages: JsValue, options: JsValue, write: bool) -> Result<JsValue, JsValue> {
+        let messages: Vec<Message> = serde_wasm_bindgen::from_value(messages).map_err(failure)?;
+        let options: SendOptions = serde_wasm_bindgen::from_value(options).map_err(failure)?;
+        let (Some(conversation), Some(text)) = (self.conversation.as_mut(), self.text.as_ref()) else {
+            return Err(no_model());
+        };
+        let places = conversation.resume(text, &messages, &options.sampler.settings(), options.max_tokens, write);
+        let places = places.map_err(failure)?;
+        objects::plain(&places.into_iter().map(|place| place.map(|p| [p.start, p.end])).collect::<Vec<_>>())
     }
 
     #[wasm_bindgen(skip_typescript)]

@@ -147,6 +147,14 @@ fn browser(repo: &Repo) -> Result<()> {
     specs(repo, "test:real", model, &[("SINKSTREAM_GREEDY", answer)])
 }
 
+/// A long answer of the real model on the page, which prints a row every 500 tokens.
+///
+/// # Errors
+/// Where the model is not there, and where something grows or slows down.
+pub(crate) fn soak(repo: &Repo) -> Result<()> {
+    specs(repo, "soak", model::ensure(repo)?, &[])
+}
+
 /// Serves the checkout and runs one of the page's npm scripts against it.
 fn specs(repo: &Repo, script: &str, model: PathBuf, variables: &[(&str, PathBuf)]) -> Result<()> {
     let chromium = tools::find_chromium()?;

@@ -62,7 +62,11 @@ fn serve_built(repo: &Repo, pack: &Pack, port: Port, model: PathBuf) -> Result<(
     server.wait()
 }
 
-fn existing(path: &Path) -> Result<PathBuf> {
+/// The path of a model that a person named.
+///
+/// # Errors
+/// Where no file is there.
+pub(crate) fn existing(path: &Path) -> Result<PathBuf> {
     if !path.is_file() {
         bail!("there is no model file at {}: `cargo xtask demo` fetches the default one", path.display());
     }

@@ -1,10 +1,11 @@
-//! Builds, serves and tests Sinkstream: `cargo xtask demo`, `cargo xtask test`.
+//! Builds, serves and tests Sinkstream: `cargo xtask demo`, `cargo xtask test`, `cargo xtask dist`.
 //!
 //! Depends on no other member of the workspace, so that it is there in a minute, long before Burn is.
 
 mod budget;
 mod check;
 mod demo;
+mod dist;
 mod model;
 mod pack;
 mod page;
@@ -35,8 +36,23 @@ enum Command {
     Demo(ServeArguments),
     /// Serve what is built already.
     Serve(ServeArguments),
+    /// Build a folder that any static host can serve, below any path and without special headers.
+    Dist {
+        /// Where it goes; what an earlier `dist` put there is replaced.
+        #[arg(long, value_name = "PATH", default_value = "dist")]
+        out: PathBuf,
+        /// Put this GGUF file beside the page; without it the page fetches the default model from its hub.
+        #[arg(long, value_name = "PATH")]
+        model: Option<PathBuf>,
+    },
     /// Build the WebAssembly module as wasm-pack.toml says, and hold it to its budget.
     Wasm,
+    /// Measure what is built already.
+    Bench {
+        /// 3,000 tokens of the real model on the page: memory, heap, nodes, and the time of a token.
+        #[arg(long, required = true)]
+        soak: bool,
+    },
     /// Run every check, the cheapest first.
     Test {
         /// Only these steps, by name; all of them where none is named.
@@ -69,11 +85,14 @@ fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
         Command::Demo(serve) => demo::demo(&repo, serve.port, serve.model.as_deref()),
         Command::Serve(serve) => demo::serve(&repo, serve.port, serve.model.as_deref()),
+        Command::Dist { out, model } => dist::dist(&repo, &out, model.as_deref()),
         Command::Wasm => {
             let pack = pack::Pack::read(&repo)?;
             let built = wasm::build(&repo, &pack)?;
             budget::hold(&[wasm::size(&built, &pack)?])
         }
+        // The one measurement so far, which has to be named.
+        Command::Bench { soak: _ } => check::soak(&repo),
         Command::Test { steps } => check::run(repo, &steps),
     }
 }

@@ -1,0 +1,409 @@
+// What a person does with a conversation besides sending: Markdown, copy, edit, write again, go on, several
+// chats, files, the system prompt, settings; and what has left the cache.
+
+import { readFileSync } from "node:fs";
+import { expect, type Page, test } from "@playwright/test";
+import { defaults, format, formatLane, parse, parseLane } from "../src/settings.ts";
+import { ask, mock, open, parts } from "./page.ts";
+
+/** What the engine was told, in its own words. */
+function heard(page: Page): string[] {
+  const said: string[] = [];
+  page.on("console", (message) => said.push(message.text()));
+  return said;
+}
+
+const action = (page: Page, name: string) => page.getByRole("button", { name: new RegExp(`^${name}, turn`) }).last();
+
+const MARKDOWN = [
+  "# Rain\n\n",
+  "Water **falls** as *drops*, `H2O` &amp; more.\n\n",
+  "1. It rises\n2. It cools\n\n",
+  "- [x] done\n- [ ] open\n\n",
+  "```js\nlet a = '<b>';\n```\n\n",
+  "| a | b |\n|---|---|\n| 1 | 2 |\n\n",
+  "> quoted\n\n",
+  "[good](https://example.org) [bad](javascript:alert(1)) ![picture](https://example.org/x.png)\n\n",
+  "<img src=x onerror=\"window.hurt=1\"><script>window.hurt=1</script>\n\n",
+  "The end.",
+];
+
+test("an answer is Markdown as it is written, and nothing in it can run or load", async ({ page }) => {
+  const requests: string[] = [];
+  const words = MARKDOWN.join("").split(/(?<=[ \n])/);
+  await mock(page, { words, most: words.length });
+  await open(page, "&backend=cpu");
+  page.context().on("request", (request) => requests.push(request.url()));
+  const answer = await ask(page, "Hello");
+  await expect(answer).toContainText("The end.");
+  await expect(answer.locator(".heading")).toHaveText("Rain");
+  await expect(answer.locator("strong")).toHaveText("falls");
+  await expect(answer.locator("em")).toHaveText("drops");
+  await expect(answer.locator("p code")).toHaveText("H2O");
+  await expect(answer).toContainText("H2O & more.");
+  await expect(answer.locator("ol li")).toHaveText(["It rises", "It cools"]);
+  await expect(answer.locator("ul li")).toHaveText(["☑ done", "☐ open"]);
+  await expect(answer.locator("pre code")).toHaveText("let a = '<b>';");
+  await expect(answer.locator("td")).toHaveText(["1", "2"]);
+  await expect(answer.locator("blockquote")).toHaveText("quoted");
+  const link = answer.getByRole("link");
+  await expect(link).toHaveCount(1);
+  await expect(link).toHaveAttribute("rel", /noopener/);
+  await expect(answer).toContainText("[bad](javascript:alert(1))");
+  await expect(answer.locator("img, script, b")).toHaveCount(0);
+  expect(await page.evaluate(() => "hurt" in window)).toBe(false);
+  expect(requests.filter((url) => url.includes("example.org"))).toEqual([]);
+});
+
+test("a block that is complete is not made again, and a long answer keeps the page small", async ({ page }) => {
+  await mock(page, { words: ["word ", "word ", "word.\n\n"], most: 9000 });
+  await open(page, "&backend=cpu");
+  const answer = await ask(page, "Hello");
+  await expect(answer.locator(".block").nth(3)).toBeAttached();
+  await answer.locator(".block").nth(2).evaluate((e) => Object.assign(e, { kept: true }));
+  await expect(answer.locator(".block").nth(20)).toBeAttached();
+  expect(await answer.locator(".block").nth(2).evaluate((e) => "kept" in e)).toBe(true);
+  await expect(parts(page).note).toHaveText(/^9,000 tokens/, { timeout: 50_000 });
+  expect(await answer.locator(".block").count()).toBeLessThan(900);
+  await page.getByRole("button", { name: "Show the beginning of this answer" }).click();
+  expect(await answer.locator(".block").count()).toBeGreaterThan(2900);
+});
+
+test("copy takes the answer as it was written", async ({ page, context }) => {
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await mock(page, { words: ["Some **bold** ", "words."], most: 2 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("2 tokens.");
+  await action(page, "Copy").click();
+  await expect(parts(page).status).toContainText("Copied.");
+  expect(await page.evaluate(() => navigator.clipboard.readText())).toBe("Some **bold** words.");
+});
+
+test("edit and send again: what followed is gone, and the model has not seen it", async ({ page }) => {
+  const said = heard(page);
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  for (const text of ["one", "two", "three"]) {
+    await ask(page, text);
+    await expect(parts(page).note).toHaveText(/^3 tokens/);
+  }
+  await page.getByRole("button", { name: "Edit, turn 3" }).click();
+  await expect(parts(page).message).toHaveValue("two");
+  await expect(page.getByText("Sending it takes away everything after it.")).toBeVisible();
+  await page.keyboard.press("Escape");
+  await expect(parts(page).message).toHaveValue("");
+  await page.getByRole("button", { name: "Edit, turn 3" }).click();
+  await parts(page).message.fill("other");
+  await parts(page).send.click();
+  await expect(page.locator(".turn.you .text")).toHaveText(["one", "other"]);
+  await expect(parts(page).note).toHaveText(/^3 tokens/);
+  expect(said.find((text) => text.startsWith("resume"))).toContain(
+    '[{"role":"user","content":"one"},{"role":"assistant","content":"The lamp was "},{"role":"user","content":"other"}] write true',
+  );
+});
+
+test("write again: another answer to the same question", async ({ page }) => {
+  const said = heard(page);
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "one");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await action(page, "Write again").click();
+  await expect.poll(() => said.filter((text) => text.startsWith("resume"))).toHaveLength(1);
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await expect(page.locator(".turn")).toHaveCount(2);
+  expect(said.find((text) => text.startsWith("resume"))).toContain('[{"role":"user","content":"one"}] write true');
+});
+
+test("stopped and gone on with, without reading anything again", async ({ page }) => {
+  const said = heard(page);
+  await mock(page, { delay: 5, most: 60 });
+  await open(page, "&backend=cpu");
+  await ask(page, "one");
+  await expect(parts(page).answer).toContainText("lamp");
+  await parts(page).stop.click();
+  await expect(parts(page).note).toHaveText(/stopped\.$/);
+  const written = (await parts(page).answer.textContent())?.trim() ?? "";
+  await action(page, "Go on").click();
+  await expect(parts(page).note).toHaveText(/^60 tokens\./);
+  expect(await parts(page).answer.textContent()).toContain(written);
+  expect(said.filter((text) => text.startsWith("proceed"))).toHaveLength(1);
+  expect(said.filter((text) => text.startsWith("resume"))).toEqual([]);
+  await expect(action(page, "Go on")).toBeHidden();
+});
+
+test("several chats: new, back to the old one, both after a reload, one removed", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "About rain");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "New chat" }).click();
+  await expect(page.locator(".turn")).toHaveCount(0);
+  await expect(page.locator("#stream")).toHaveText("0");
+  await ask(page, "About snow");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.reload();
+  await expect(page.locator(".turn.you .text")).toHaveText("About snow");
+  await expect(parts(page).status).toContainText("Ready.");
+  await expect(parts(page).log).toContainText("Refilled from the text: the model was loaded again.");
+  await page.getByRole("button", { name: "Chats" }).click();
+  await page.getByRole("button", { name: "Open About rain" }).click();
+  await expect(page.locator(".turn.you .text")).toHaveText("About rain");
+  await expect(parts(page).log).toContainText("Refilled from the text: you opened this chat.");
+  await page.getByRole("button", { name: "Chats" }).click();
+  await page.getByRole("button", { name: "Remove About snow" }).click();
+  await expect(page.getByRole("button", { name: "Open About snow" })).toHaveCount(0);
+  await expect(page.getByRole("button", { name: "Open About rain" })).toBeVisible();
+});
+
+test("a chat goes out as a file and comes in again; what is no chat is named", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "About rain");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "Chats" }).click();
+  const saved = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Export this chat" }).click();
+  const file = await saved;
+  expect(file.suggestedFilename()).toBe("sinkstream-about-rain.json");
+  const json = readFileSync(await file.path(), "utf8");
+  expect(JSON.parse(json)).toMatchObject({
+    format: "sinkstream-chat",
+    version: 1,
+    title: "About rain",
+    turns: [
+      { role: "user", text: "About rain" },
+      { role: "assistant", text: "The lamp was ", note: "3 tokens." },
+    ],
+  });
+  await page.getByRole("button", { name: "Close" }).click();
+  const take = async (name: string, text: string) => {
+    await page.getByRole("button", { name: "Chats" }).click();
+    const chooser = page.waitForEvent("filechooser");
+    await page.getByRole("button", { name: "Import" }).click();
+    await (await chooser).setFiles({ name, mimeType: "application/json", buffer: Buffer.from(text) });
+  };
+  const { status } = parts(page);
+  for (const [text, why] of [
+    ["{", "it is not JSON"],
+    ["{}", "it does not say “sinkstream-chat”"],
+    ['{"format":"sinkstream-chat","version":2}', "it has version 2, and this page knows 1"],
+    ['{"format":"sinkstream-chat","version":1,"turns":[{"role":"x","text":"a"}]}', "not a list of who said what"],
+  ] as const) {
+    await take("bad.json", text);
+    await expect(status).toContainText(`bad.json is not a chat that this page exported: `);
+    await expect(status).toContainText(why);
+  }
+  await page.getByRole("button", { name: "New chat" }).click();
+  await take("good.json", json.replaceAll("About rain", "About hail"));
+  await expect(page.locator(".turn.you .text")).toHaveText("About hail");
+  await expect(status).toContainText("Ready.");
+  await ask(page, "More");
+  await expect(page.locator(".turn.model")).toHaveCount(2);
+});
+
+test("a system prompt goes first, and changing it reads the conversation again", async ({ page }) => {
+  const said = heard(page);
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await page.getByRole("button", { name: "Settings" }).click();
+  const system = page.getByLabel("System prompt");
+  await system.fill("Be brief.");
+  await system.blur();
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  expect(said.find((text) => text.startsWith("resume"))).toContain(
+    '[{"role":"system","content":"Be brief."},{"role":"user","content":"Hello"}] write true',
+  );
+  await system.fill("Be long.");
+  await system.blur();
+  await expect(parts(page).log).toContainText("Refilled from the text: you changed a setting.");
+  expect(said.at(-1)).toContain('{"role":"system","content":"Be long."}');
+});
+
+test("settings take effect at once, are written into the address and said as a command", async ({ page }) => {
+  const said = heard(page);
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  const set = async (label: string, value: string) => {
+    const field = page.getByLabel(label);
+    await field.fill(value);
+    await field.blur();
+  };
+  await set("Recent: last tokens kept", "60");
+  await expect(page.locator("#held")).toHaveText(/ of 64$/);
+  await expect(parts(page).log).toContainText("Refilled from the text: you changed a setting.");
+  await set("Sinks: first tokens", "2");
+  await expect(page.locator("#held")).toHaveText(/ of 62$/);
+  await page.getByLabel("Storage of one value").selectOption("f32");
+  await page.getByLabel("Position of a sink").selectOption("stream");
+  await expect.poll(() => said.at(-1)).toContain(
+    'cache {"policy":"sinks","sinks":2,"recent":60,"kv":"f32","positions":"stream"}',
+  );
+  await set("Temperature", "0");
+  await set("Seed", "7");
+  await set("Longest answer", "2");
+  await ask(page, "Again");
+  await expect(parts(page).note).toHaveText(/^2 tokens, cut at the limit asked for/);
+  await expect(page.locator(".command")).toHaveText(
+    "sinkstream chat --policy sinks --sinks 2 --recent 60 --kv f32 --positions stream --temperature 0 --top-k 64 " +
+      "--top-p 0.95 --min-p 0 --penalty 1.1 --seed 7 --max 2 --device cpu",
+  );
+  expect(new URL(page.url()).search).toBe(
+    "?backend=cpu&load=1&sinks=2&recent=60&kv=f32&positions=stream&temperature=0&seed=7&max=2",
+  );
+  // One marker, however often the settings were changed in between.
+  await expect(page.locator(".turn.page")).toHaveCount(1);
+  await set("Top p", "2");
+  await expect(page.getByRole("alert")).toHaveText("Top p must be from 0 to 1; the old value applies.");
+  await expect(page.getByLabel("Top p")).toHaveAttribute("aria-invalid", "true");
+  await page.getByLabel("What stays in the cache").selectOption("window");
+  await expect(page.getByLabel("Sinks: first tokens")).toBeDisabled();
+  await expect(page.locator(".command")).toContainText("--policy window --recent 60");
+});
+
+test("a setting that is changed while an answer is written waits for its end", async ({ page }) => {
+  await mock(page, { delay: 10, most: 60 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Recent: last tokens kept").fill("80");
+  await page.getByLabel("Recent: last tokens kept").blur();
+  await expect(parts(page).status).toContainText("the change takes effect when it has ended");
+  await expect(parts(page).note).toHaveText("60 tokens.");
+  await expect(page.locator("#held")).toHaveText(/ of 84$/);
+  await expect(parts(page).log).toContainText("you changed a setting");
+});
+
+test("the backend can be changed, and the conversation goes along", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Runs on").selectOption("auto");
+  await expect(parts(page).log).toContainText("Refilled from the text: the model was loaded again.");
+  await expect(parts(page).status).toContainText("Ready.");
+  await expect(page.locator(".turn.you .text")).toHaveText("Hello");
+});
+
+test("what has left the cache is marked, in words too", async ({ page }) => {
+  await mock(page, { words: ["one ", "two ", "three.\n\n"], most: 60, prompt: 40 });
+  await open(page, "&backend=cpu&sinks=4&recent=60");
+  await ask(page, "First question");
+  // 100 tokens went through 4 + 60: the question's 40 are gone but for the sinks, the answer is whole.
+  const turns = page.locator(".turn");
+  await expect(parts(page).note).toHaveText(/^60 tokens/);
+  await expect(turns.nth(0)).toHaveClass(/gone/);
+  await expect(turns.nth(0)).toContainText("has left the cache");
+  await expect(turns.nth(1)).not.toContainText("left the cache");
+  await ask(page, "Second question");
+  await expect(page.locator(".turn.model")).toHaveCount(2);
+  await expect(parts(page).note).toHaveText(/^60 tokens/);
+  await expect(turns.nth(1)).toHaveClass(/gone/);
+  await expect(turns.nth(3)).not.toHaveClass(/gone/);
+});
+
+test("half an answer has left: its first paragraphs are struck through, and the count is said", async ({ page }) => {
+  await mock(page, { words: ["one ", "two ", "three.\n\n"], most: 90, prompt: 10 });
+  await open(page, "&backend=cpu&sinks=4&recent=60");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText(/^90 tokens/);
+  // 100 tokens; the last 60 are kept: of the answer's 90 the first 30 are gone, which are ten paragraphs.
+  await expect(page.locator(".turn.model")).toContainText("its first 30 tokens have left the cache");
+  await expect(page.locator(".turn.model .block.gone")).toHaveCount(10);
+});
+
+test("the chat goes on for ever: nothing says that anything is exceeded", async ({ page }) => {
+  await mock(page, { most: 40 });
+  await open(page, "&backend=cpu&sinks=4&recent=60");
+  for (let i = 0; i < 70; i += 1) {
+    await ask(page, `question ${i}`);
+    await expect(page.locator(".turn.model .note").last()).toHaveText(/^40 tokens/);
+    await expect(page.locator("#stream")).toHaveText(((i + 1) * 80).toLocaleString("en"));
+  }
+  await expect(page.locator("#held")).toHaveText("64 of 64");
+  expect(await page.locator("body").innerText()).not.toMatch(/exceed|too long|limit reached/i);
+  // Old turns wait for a button, so that the page does not grow.
+  expect(await page.locator(".turn").count()).toBeLessThanOrEqual(90);
+  await page.getByRole("button", { name: /^Show \d+ earlier turns/ }).click();
+  await expect(page.locator(".turn.you .text").first()).not.toHaveText("question 69");
+});
+
+test("the self-test's result can be copied, and has nothing of what was written", async ({ page, context }) => {
+  await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "My secret");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "Help" }).click();
+  await page.getByRole("button", { name: "Copy the self-test's result" }).click();
+  await expect.poll(() => page.evaluate(() => navigator.clipboard.readText())).toContain("rms_norm");
+  const report: unknown = JSON.parse(await page.evaluate(() => navigator.clipboard.readText()));
+  expect(report).toMatchObject({
+    versions: { burn: "0.22.1" },
+    backend: { asked: "cpu", used: "cpu" },
+    selfTest: { ok: true },
+    milliseconds: { module: expect.any(Number), device: expect.any(Number), test: expect.any(Number) },
+  });
+  expect(JSON.stringify(report)).not.toContain("My secret");
+});
+
+test.describe("the address", () => {
+  test("says the settings again: parse(format(s)) is s", () => {
+    let state = 1;
+    const random = (n: number): number => {
+      state = (state * 48_271) % 2_147_483_647;
+      return state % n;
+    };
+    const pick = <T>(all: readonly T[]): T => all[random(all.length)] as T;
+    for (let i = 0; i < 500; i += 1) {
+      const s = defaults(42);
+      const policy = pick(["sinks", "window", "dense"] as const);
+      s.backend = pick([null, "webgpu", "cpu"]);
+      s.view = pick(["chat", "compare"]);
+      s.theme = pick([null, "light", "dark", "system"]);
+      s.load = random(2) === 1;
+      s.cache = { policy, sinks: policy === "sinks" ? random(9) : 0, recent: 1 + random(5000), kv: pick(["f16", "f32"]) };
+      if (random(2) === 1) s.cache.positions = "stream";
+      s.send.sampler.temperature = random(100) / 10;
+      s.send.sampler.seed = random(1000);
+      s.send.max_tokens = random(3);
+      s.compare.x = pick([null, "tiny", "two-bits"]);
+      s.compare.mode = pick(["forced", "free"]);
+      s.compare.from = random(10);
+      s.compare.t = pick([null, 0, 257]);
+      s.compare.play = random(2) === 1;
+      for (let lanes = random(5); lanes > 0; lanes -= 1) {
+        const lane = pick(["sinks", "window", "dense", "recompute"] as const);
+        s.compare.lanes.push({
+          policy: lane,
+          sinks: lane === "sinks" ? random(9) : 0,
+          recent: lane === "dense" ? 0 : 1 + random(500),
+          kv: pick(["f32", "f16", "bf16", "int8", "int4", "int2"]),
+          positions: pick(["slot", "stream"]),
+          softmax: pick(["plain", "one"]),
+        });
+      }
+      expect(parse(format(s, 42), 42)).toEqual(s);
+    }
+  });
+
+  test("lanes are written as the program names them; others are refused", () => {
+    for (const text of ["window:128", "sinks:4+124:int4:stream:softmax1", "dense", "dense:f32", "recompute:128"]) {
+      expect(formatLane(parseLane(text) ?? { ...NONE })).toBe(text);
+    }
+    for (const text of ["", "window", "window:0", "window:4+8", "sinks:128", "sinks:4+124:int3", "other:4"]) {
+      expect(parseLane(text), text).toBeNull();
+    }
+    expect(parse([["lane", "other:4"]], 1).complaints).toEqual([expect.stringContaining("lane=other:4")]);
+    const five = Array.from({ length: 5 }, (): [string, string] => ["lane", "dense"]);
+    expect(parse(five, 1).complaints).toEqual([expect.stringContaining("more than four lanes")]);
+  });
+});
+
+const NONE = { policy: "dense", sinks: 0, recent: 0, kv: "f16", positions: "slot", softmax: "plain" } as const;
