@@ -5,7 +5,8 @@
 // Writes the tile's largest score, its sums and its weighted V; merge.wgsl joins the tiles. Where the step asks for the probs
 // of a head of this layer, its scores are kept for merge.wgsl too.
 // Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, SLOTS (that `part` has for a lane's scores), THREADS (of a workgroup; a
-// tile's keys are shared among them), LANES, ROWS. Needs step.wgsl, and either slots.wgsl with storage_*.wgsl or parts.wgsl with parts_load.wgsl.
+// tile's keys are shared among them), LANES, ROWS. Needs step.wgsl, and either slots.wgsl with storage_*.wgsl or parts.wgsl
+// with parts_load.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;   // (rows, (n_heads + 2 n_kv_heads) * head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;

@@ -1,7 +1,9 @@
 // Joins the tiles of attend.wgsl into the head's output and reports the share of attention on the sinks and on the
-// first four slots. Scores that attend.wgsl has kept become probs. The denominator has one more logit: what the head has learned, or 0 for a lane with softmax one.
+// first four slots. Scores that attend.wgsl has kept become probs. The denominator has one more logit: what the head has
+// learned, or 0 for a lane with softmax one.
 // One workgroup a (head, row), one channel a thread.
-// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, SLOTS, REPORT (stride of a report row), MASSES, LANES, ROWS. Needs step.wgsl.
+// Preamble: N_HEADS, N_KV_HEADS, HEAD_DIM, TILES, SLOTS, REPORT (stride of a report row), MASSES, LANES, ROWS. Needs
+// step.wgsl.
 
 @group(0) @binding(0) var<storage, read_write> part: array<f32>;   // (lanes, SLOTS), then (rows, n_heads, tiles, 4 + head_dim)
 @group(0) @binding(1) var<storage, read_write> step: array<u32>;

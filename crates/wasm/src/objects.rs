@@ -44,23 +44,23 @@ impl CacheSettingsJs {
     /// # Errors
     /// A word that `types.d.ts` does not have, or a chat template that does not mark turns where those count.
     pub fn settings(&self, text: &Text) -> Result<CacheSettings, String> {
-        let unknown = |what: &str, word: &str, known: &str| Err(format!("there is no {what} `{word}`: use {known}"));
+        let unknown = |what: &str, word: &str, known: &str| format!("there is no {what} `{word}`: use {known}");
         let recent = self.recent;
         let policy = match self.policy.as_str() {
             "dense" => Policy::Dense,
             "window" => Policy::Window { recent },
             "sinks" => Policy::Sinks { sinks: self.sinks, recent },
             "recompute" => Policy::Recompute { recent },
-            other => return unknown("policy", other, "dense, window, sinks or recompute"),
+            other => return Err(unknown("policy", other, "dense, window, sinks or recompute")),
         };
         let positions = match self.positions.as_deref().unwrap_or("slot") {
             "slot" => Positions::Slot,
             "stream" => Positions::Stream,
-            other => return unknown("positions", other, "slot or stream"),
+            other => return Err(unknown("positions", other, "slot or stream")),
         };
-        let storage = |word: &str| match model::Storage::named(word) {
-            Some(storage) => Ok(storage),
-            None => unknown("storage", word, "f32, f16, bf16, int8, int4 or int2"),
+        let storage = |word: &str| {
+            let known = "f32, f16, bf16, int8, int4 or int2";
+            model::Storage::named(word).ok_or_else(|| unknown("storage", word, known))
         };
         let keys = storage(self.kv_k.as_ref().unwrap_or(&self.kv))?;
         let values = storage(self.kv_v.as_ref().unwrap_or(&self.kv))?;
@@ -70,7 +70,7 @@ impl CacheSettingsJs {
         let softmax = match self.softmax.as_deref().unwrap_or("plain") {
             "plain" => Softmax::Plain,
             "one" => Softmax::One,
-            other => return unknown("softmax", other, "plain or one"),
+            other => return Err(unknown("softmax", other, "plain or one")),
         };
         let zero_sinks = self.zero_sinks.unwrap_or(false);
         let turns = match self.turns {

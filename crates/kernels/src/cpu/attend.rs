@@ -347,8 +347,8 @@ impl Call<'_> {
         }
     }
 
-    /// Writes a head's output, masses and, from the scores, probs. `sums` are of the weights, which are relative to the score `greatest`: all,
-    /// sinks, first keys. Here the denominator gets its extra logit.
+    /// Writes a head's output, masses and, from the scores that were kept, probs. `sums` are of the weights, which are
+    /// relative to the score `greatest`: all, sinks, first keys. Here the denominator gets its extra logit.
     fn finish(&self, row: usize, head: usize, values: &[f32], greatest: f32, sums: [f32; 3]) {
         let Heads { head_dim, .. } = self.a.heads;
         let at = row * self.a.heads.q_cols() + head * head_dim;
