@@ -1167,6 +1167,7 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
 
 impl Scores<'_> {
     /// Scores of `G` heads from `head` on with one block. A head has `16 * N` channels; any number where `N` is 0.
+    #[expect(clippy::needless_range_loop, reason = "plain indices keep arrays of vectors in registers")]
     #[inline(always)]
     fn block<S: Simd, K: BlockKeys, const N: usize, const G: usize>(
         &mut self,
@@ -1371,6 +1372,7 @@ struct CodeSums<'a> {
 impl CodeSums<'_> {
     /// Adds `N` vectors times the weights of `G` heads, which are `stride` apart, to `out`. `TURN` is the first vector's,
     /// where all of them are in the same words.
+    #[expect(clippy::needless_range_loop, reason = "plain indices keep arrays of vectors in registers")]
     #[inline(always)]
     fn add<S: Simd, const BITS: usize, const RAW: bool, const G: usize, const N: usize, const TURN: usize>(
         &self,
