@@ -121,6 +121,29 @@ fn stop_between_two_steps_keeps_the_stream_well_formed() {
     }
 }
 
+/// A conversation that never ends remembers as much as one of a few turns, and its turns are the same text.
+#[test]
+fn a_conversation_does_not_grow() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let mut conversation = conversation(&model, Policy::Sinks { sinks: 4, recent: 60 });
+    let mut read = Vec::new();
+    for _ in 0..30 {
+        let before = conversation.session().stream().fed();
+        conversation.send(&text, "Hello", &Settings::greedy(), 1).expect("sent");
+        answer(&mut conversation, &text);
+        read.push(conversation.session().stream().fed() - before);
+        assert!(conversation.messages().len() <= 17, "{} messages", conversation.messages().len());
+        assert_eq!(conversation.messages()[0].role, Role::User);
+    }
+    assert_eq!(read[2..], vec![read[1]; 28], "every turn has the same tokens");
+    let warm = Settings { temperature: 1.0, top_p: 1.0, seed: 3, ..Settings::default() };
+    conversation.send(&text, "Hello", &warm, 20_000).expect("sent");
+    answer(&mut conversation, &text);
+    let longest = conversation.messages().iter().map(|message| message.content.len()).max();
+    assert!(longest.is_some_and(|bytes| bytes <= 8192 + 64), "{longest:?} bytes");
+}
+
 #[test]
 fn the_same_seed_writes_the_same_and_the_penalty_is_felt() {
     let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");

@@ -460,6 +460,10 @@ fn far_into_a_stream_a_step_is_the_same() {
     dense.pretend(1000, 1).expect("it fits");
     assert_eq!((dense.stream().held(), dense.slots()), (1000, 1024));
     assert!(matches!(dense.pretend(40_000, 1), Err(SessionError::DenseFull)));
+    pollster::block_on(dense.feed_one(&[1], Want::Last { penalty: 1.0, penalized: &[] })).expect("fed");
+    assert!(pollster::block_on(dense.nll_of(&[(0, 1)])).is_ok());
+    dense.pretend(2000, 1).expect("it fits");
+    assert!(pollster::block_on(dense.nll_of(&[(0, 1)])).is_err(), "the step before is gone");
     let recompute = CacheSettings::new(Policy::Recompute { recent: 20 });
     let mut recompute = Session::new(Rc::clone(&model), recompute, 16).expect("fits");
     recompute.pretend(4_000_000, 1).expect("it fits");

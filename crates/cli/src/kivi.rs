@@ -2,25 +2,24 @@
 
 use crate::Failure;
 use crate::load::{Progress, load};
-use crate::perplexity::read_tokens;
 use crate::settings::{DeviceName, ModelArgs};
-use crate::tokenize::read_text;
+use crate::text::TextArgs;
 use clap::Args;
 use model::Storage;
 use model::cache::{Bits, scale_and_zero};
 use model::config::Config;
 use model::gguf::Header;
 use model::policy::{CacheShape, Packing, Policy};
-use model::session::{CacheSettings, Cached, LaneFeed, Model, Session, SessionError, Want};
-use model::tokenizer::Tokenizer;
+use model::session::{CacheSettings, Cached, LaneFeed, Model, Session, Want};
 use serde_json::{Value, json};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 /// Lane 0 is the twin in full precision.
 const STORAGES: [Storage; 5] = [Storage::F32, Storage::F16, Storage::INT8, Storage::INT4, Storage::INT2];
 /// Tokens of each lane that go through the model together: all logits of at most 32 rows are kept.
 const CHUNK: usize = 32 / STORAGES.len();
+/// Tokens that are read where nothing else is asked for.
+const LIMIT: usize = 2048;
 /// Capacities of the table of bytes.
 const CAPACITIES: [u64; 3] = [256, 1024, 8192];
 /// Where greedy continuations begin, and tokens that are read before.
@@ -31,15 +30,8 @@ const PROMPT: usize = 192;
 pub struct KiviArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// A text file.
-    #[arg(long, required_unless_present = "tokens")]
-    text: Option<PathBuf>,
-    /// A JSON array of token ids, or an object with such an array under `tokens`.
-    #[arg(long, conflicts_with = "text")]
-    tokens: Option<PathBuf>,
-    /// Read at most this many tokens.
-    #[arg(long, default_value_t = 2048)]
-    limit: usize,
+    #[command(flatten)]
+    text: TextArgs,
     /// First tokens that never leave and are never packed, in the dense cache too.
     #[arg(long, default_value_t = 4)]
     sinks: u32,
@@ -78,8 +70,8 @@ struct Ablation {
 struct Row {
     name: String,
     storage: Storage,
-    bytes: u64,
-    bytes_per_token: f64,
+    /// None of a way that no cache keeps.
+    bytes: Option<(u64, f64)>,
     perplexity: f64,
     kl: f64,
     top_1: f64,
@@ -97,25 +89,12 @@ pub fn run(args: &KiviArgs) -> Result<(), Failure> {
     packing.check()?;
     let policies = [Policy::Dense, Policy::Sinks { sinks: args.sinks, recent: args.recent }];
     let stored = |policy, storage| CacheSettings { packing, ..CacheSettings::new(policy) }.stored_as(storage);
-    let given = args.tokens.as_deref().map(read_tokens).transpose()?;
     let prepare = |header: &Header| -> Result<Vec<u32>, Failure> {
         let config = Config::from_gguf(header)?;
         for policy in policies {
             STORAGES.into_iter().try_for_each(|storage| stored(policy, storage).check(&config))?;
         }
-        let mut tokens = match (given, &args.text) {
-            (Some(tokens), _) => tokens,
-            (None, Some(path)) => Tokenizer::from_gguf(header)?.encode(&read_text(path)?)?,
-            (None, None) => Vec::new(),
-        };
-        tokens.truncate(args.limit);
-        if tokens.len() < 2 {
-            return Err(format!("the text has {} tokens: two or more are needed", tokens.len()).into());
-        }
-        match tokens.iter().find(|id| **id as usize >= config.vocab) {
-            Some(&id) => Err(SessionError::Token { id, vocab: config.vocab }.into()),
-            None => Ok(tokens),
-        }
+        args.text.read_at_most(LIMIT, header, &config)
     };
     let (model, header, tokens) = load(&args.model, prepare)?;
     drop(header);
@@ -239,11 +218,10 @@ fn measure(
     }
     let (count, counted) = (tokens.len() as f64, (tokens.len() - 1) as f64);
     let lanes = all.iter().zip(errors).zip(greedy_prefixes).enumerate();
-    let rows = lanes.map(|(lane, ((Lane { name, settings, .. }, errors), greedy))| Row {
+    let rows = lanes.map(|(lane, ((Lane { name, settings, ablation }, errors), greedy))| Row {
         name: name.clone(),
         storage: settings.keys,
-        bytes: session.lane(lane).bytes(),
-        bytes_per_token: session.lane(lane).shape().bytes_per_token(),
+        bytes: ablation.is_none().then(|| (session.lane(lane).bytes(), session.lane(lane).shape().bytes_per_token())),
         perplexity: (nll[lane] / counted).exp(),
         kl: kl[lane] / count,
         top_1: same[lane] as f64 / count,
@@ -373,8 +351,8 @@ impl Row {
     fn json(&self) -> Value {
         json!({
             "kv": self.name,
-            "bytes": self.bytes,
-            "bytes_per_token": self.bytes_per_token,
+            "bytes": self.bytes.map(|(bytes, _)| bytes),
+            "bytes_per_token": self.bytes.map(|(_, per_token)| per_token),
             "perplexity": self.perplexity,
             "kl": self.kl,
             "top_1": self.top_1,
@@ -386,7 +364,7 @@ impl Row {
 }
 
 fn show(name: &str, rows: &[Row], greedy: usize) {
-    let half = rows.iter().find(|row| row.storage == Storage::F16).map_or(0.0, |row| row.bytes as f64);
+    let of_f16 = rows.iter().find(|row| row.storage == Storage::F16).and_then(|row| row.bytes);
     println!("{name}");
     println!(
         "{:<14} {:>12} {:>11} {:>8} {:>11} {:>10} {:>7}  greedy prefix of {greedy}",
@@ -394,17 +372,16 @@ fn show(name: &str, rows: &[Row], greedy: usize) {
     );
     for row in rows {
         let prefixes: Vec<String> = row.greedy.iter().map(usize::to_string).collect();
-        println!(
-            "{:<14} {:>12} {:>11.0} {:>8.2} {:>11.4} {:>10.6} {:>6.2}%  {}",
-            row.name,
-            row.bytes,
-            row.bytes_per_token,
-            half / row.bytes as f64,
-            row.perplexity,
-            row.kl,
-            100.0 * row.top_1,
-            prefixes.join(" ")
-        );
+        let bytes = match row.bytes {
+            Some((bytes, per_token)) => {
+                let ratio = of_f16.map_or(0.0, |(half, _)| half as f64 / bytes as f64);
+                format!("{bytes:>12} {per_token:>11.0} {ratio:>8.2}")
+            }
+            None => format!("{:>12} {:>11} {:>8}", "-", "-", "-"),
+        };
+        let (name, top_1) = (&row.name, 100.0 * row.top_1);
+        let Row { perplexity, kl, .. } = row;
+        println!("{name:<14} {bytes} {perplexity:>11.4} {kl:>10.6} {top_1:>6.2}%  {}", prefixes.join(" "));
     }
 }
 

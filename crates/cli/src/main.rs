@@ -1,9 +1,12 @@
 //! The native program. A table or a text for people, and for every measuring command one JSON line last.
 
+mod bench;
+mod compare;
 mod kivi;
 mod load;
 mod perplexity;
 mod settings;
+mod text;
 mod tokenize;
 mod write;
 
@@ -28,6 +31,10 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     /// Measure how well the model predicts a text, token by token, under a cache policy.
     Perplexity(perplexity::PerplexityArgs),
+    /// Read one text with several caches at once, and compare what they lose.
+    Compare(compare::CompareArgs),
+    /// Time a token by policy, capacity and stream position.
+    Bench(bench::BenchArgs),
     /// Measure what packing the cache to 8, 4 and 2 bits costs and saves, beside a twin in full precision. On the CPU.
     Kivi(kivi::KiviArgs),
 }
@@ -41,6 +48,8 @@ fn main() -> ExitCode {
         Command::Chat(args) => write::chat(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Kivi(args) => kivi::run(&args),
     };
     match outcome {

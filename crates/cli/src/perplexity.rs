@@ -3,12 +3,12 @@
 use crate::Failure;
 use crate::load::{Progress, load};
 use crate::settings::{CacheArgs, ModelArgs};
-use crate::tokenize::read_text;
+use crate::text::{TextArgs, by_characters, check_ids, check_sinks, parse_sink_tokens, unescape};
 use clap::Args;
 use model::config::Config;
 use model::gguf::Header;
 use model::policy::Policy;
-use model::session::{CacheSettings, Session, SessionError, Want};
+use model::session::{Session, Want};
 use model::tokenizer::Tokenizer;
 use serde_json::json;
 use std::path::PathBuf;
@@ -18,15 +18,8 @@ use std::time::Instant;
 pub struct PerplexityArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// A text file.
-    #[arg(long, required_unless_present = "tokens")]
-    text: Option<PathBuf>,
-    /// A JSON array of token ids, or an object with such an array under `tokens`.
-    #[arg(long, conflicts_with = "text")]
-    tokens: Option<PathBuf>,
-    /// Read at most this many tokens.
-    #[arg(long)]
-    limit: Option<usize>,
+    #[command(flatten)]
+    text: TextArgs,
     #[command(flatten)]
     cache: CacheArgs,
     /// Read before the text, to become the sinks, one character after the other; \n, \t, \\, \xNN and \u{N} are escapes.
@@ -50,7 +43,6 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     if args.chunk == 0 {
         return Err("--chunk is 0: use 1 or more".into());
     }
-    let given = args.tokens.as_deref().map(read_tokens).transpose()?;
     let sink_text = args.sink_text.as_deref().map(unescape).transpose()?;
     let sink_tokens = args.sink_tokens.as_deref().map(parse_sink_tokens).transpose()?;
     let prepare = |header: &Header| -> Result<(Vec<u32>, Vec<u32>), Failure> {
@@ -62,19 +54,8 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
             (None, None) => Vec::new(),
         };
         check_sinks(&settings, &sinks)?;
-        let mut tokens = match (given, &args.text) {
-            (Some(tokens), _) => tokens,
-            (None, Some(path)) => Tokenizer::from_gguf(header)?.encode(&read_text(path)?)?,
-            (None, None) => Vec::new(),
-        };
-        tokens.truncate(args.limit.unwrap_or(usize::MAX));
-        if tokens.len() < 2 {
-            return Err(format!("the text has {} tokens: two or more are needed", tokens.len()).into());
-        }
-        match sinks.iter().chain(&tokens).find(|id| **id as usize >= config.vocab) {
-            Some(&id) => Err(SessionError::Token { id, vocab: config.vocab }.into()),
-            None => Ok((sinks, tokens)),
-        }
+        check_ids(&sinks, &config)?;
+        Ok((sinks, args.text.read(header, &config)?))
     };
     let (model, header, (sinks, tokens)) = load(&args.model, prepare)?;
     drop(header);
@@ -143,108 +124,4 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     });
     println!("{line}");
     Ok(())
-}
-
-/// What stands before the text must stay in the cache with it.
-fn check_sinks(settings: &CacheSettings, sinks: &[u32]) -> Result<(), Failure> {
-    match (settings.policy, settings.policy.capacity()) {
-        (Policy::Recompute { .. }, _) if !sinks.is_empty() => {
-            Err("recompute keeps no sinks: leave out --sink-text and --sink-tokens, or use another --policy".into())
-        }
-        (_, Some(capacity)) if sinks.len() as u64 > capacity => Err(format!(
-            "the sinks' text has {} tokens and the cache {capacity} slots: shorten it, or raise --sinks or --recent",
-            sinks.len()
-        )
-        .into()),
-        _ => Ok(()),
-    }
-}
-
-/// Every character on its own: four newlines are four tokens, not one.
-fn by_characters(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Failure> {
-    let mut ids = Vec::new();
-    for character in text.chars() {
-        ids.extend(tokenizer.encode(character.encode_utf8(&mut [0; 4]))?);
-    }
-    Ok(ids)
-}
-
-fn parse_sink_tokens(json: &str) -> Result<Vec<u32>, Failure> {
-    serde_json::from_str(json)
-        .map_err(|_| format!("--sink-tokens is `{json}`: give a JSON array of token ids, like [198,198]").into())
-}
-
-/// Resolves the escapes of a text from the command line.
-fn unescape(text: &str) -> Result<String, Failure> {
-    let bad = |escape: &str| -> Failure {
-        format!("--sink-text has the escape `{escape}`: use \\n, \\t, \\\\, \\xNN or \\u{{N}}").into()
-    };
-    let mut bytes = Vec::new();
-    let mut rest = text;
-    while let Some((plain, escaped)) = rest.split_once('\\') {
-        bytes.extend_from_slice(plain.as_bytes());
-        let mut characters = escaped.chars();
-        rest = match characters.next() {
-            Some('n') => {
-                bytes.push(b'\n');
-                characters.as_str()
-            }
-            Some('t') => {
-                bytes.push(b'\t');
-                characters.as_str()
-            }
-            Some('\\') => {
-                bytes.push(b'\\');
-                characters.as_str()
-            }
-            Some('x') => {
-                let digits = escaped.get(1..3).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
-                let digits = digits.ok_or_else(|| bad("\\x"))?;
-                bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad("\\x"))?);
-                &escaped[3..]
-            }
-            Some('u') => {
-                let body = escaped[1..].strip_prefix('{').and_then(|body| body.split_once('}'));
-                let (digits, after) = body.ok_or_else(|| bad("\\u"))?;
-                let code = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
-                let character = code.ok_or_else(|| bad(&format!("\\u{{{digits}}}")))?;
-                bytes.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
-                after
-            }
-            other => return Err(bad(&format!("\\{}", other.map(String::from).unwrap_or_default()))),
-        };
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8(bytes).map_err(|_| "--sink-text is no text: its bytes are not UTF-8".into())
-}
-
-pub fn read_tokens(path: &std::path::Path) -> Result<Vec<u32>, Failure> {
-    let problem = |what: &str| format!("{}: {what}", path.display());
-    let value: serde_json::Value =
-        serde_json::from_str(&read_text(path)?).map_err(|error| problem(&format!("no JSON: {error}")))?;
-    let list = value.get("tokens").unwrap_or(&value);
-    serde_json::from_value(list.clone())
-        .map_err(|_| problem("needs a JSON array of token ids, or an object with one under `tokens`").into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::unescape;
-
-    #[test]
-    fn escapes() {
-        for (text, expected) in [
-            ("", ""),
-            ("plain é", "plain é"),
-            (r"\n\n\n\n", "\n\n\n\n"),
-            (r"a\tb\\n", "a\tb\\n"),
-            (r"\x41\xc3\xa9\u{1F389}\u{e9}z", "Aé🎉éz"),
-        ] {
-            assert_eq!(unescape(text).unwrap(), expected, "{text}");
-        }
-        for text in [r"\", r"\q", r"\x4", r"\x+1", r"\xé", r"\u41", r"\u{41", r"\u{110000}", r"\u{}", r"\xff"] {
-            let error = unescape(text).unwrap_err().to_string();
-            assert!(error.contains("--sink-text"), "{text}: {error}");
-        }
-    }
 }

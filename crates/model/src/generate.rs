@@ -114,6 +114,12 @@ struct Answer {
     max_tokens: usize,
 }
 
+/// Messages that are remembered. A turn's text follows from the last one; what lies further back is there for templates that
+/// look at it, and must not grow with the stream.
+const REMEMBERED: usize = 16;
+/// Bytes that are remembered of an answer, its end, for the same reason.
+const REMEMBERED_BYTES: usize = 4096;
+
 /// A conversation with a model.
 pub struct Conversation {
     session: Session,
@@ -144,7 +150,7 @@ impl Conversation {
         Ok(self.session.ask(asked)?)
     }
 
-    /// What was said so far, finished answers included.
+    /// What was said lately: the system prompt, and the last messages, of long answers the end.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
@@ -172,6 +178,7 @@ impl Conversation {
         turn.push_str(&next_turn(&text.template, &self.messages, &messages)?);
         let prompt = text.tokenizer.encode(&turn)?;
         self.messages = messages;
+        self.forget();
         self.begin(prompt, sampler, max_tokens)
     }
 
@@ -236,6 +243,10 @@ impl Conversation {
         answer.tokens += 1;
         let piece = answer.detokenizer.push(text.tokenizer.token_bytes(choice.id));
         answer.text.push_str(&piece);
+        if answer.text.len() > 2 * REMEMBERED_BYTES {
+            let start = answer.text.ceil_char_boundary(answer.text.len() - REMEMBERED_BYTES);
+            answer.text.drain(..start);
+        }
         let row = fed.rows.into_iter().next_back().ok_or(GenerateError::NoCandidates)?;
         answer.next = Some(Next { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
         Ok(Event::Token {
@@ -292,6 +303,16 @@ impl Conversation {
     fn end(&mut self, reason: Reason) -> Event {
         let text = self.close();
         Event::End { reason, text }
+    }
+
+    /// Drops the oldest exchanges, but not the system prompt.
+    fn forget(&mut self) {
+        let system = usize::from(self.messages.first().is_some_and(|message| message.role == Role::System));
+        while self.messages.len() > system + REMEMBERED {
+            let next = self.messages.iter().skip(system + 1).position(|message| message.role == Role::User);
+            let Some(next) = next else { return };
+            self.messages.drain(system..system + 1 + next);
+        }
     }
 
     /// Moves the answer into the conversation.

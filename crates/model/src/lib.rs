@@ -4,7 +4,7 @@
 //! wait for a device is async, since in a browser nothing may block.
 //!
 //! The path of a token: [`tokenizer`] → [`session`] (asks `policy` what the token sees) → [`transformer`] (launches
-//! `kernels` on the [`weights`] and the [`store`]) → [`sampler`] → [`detokenize`].
+//! `kernels` on the [`weights`] and the [`store`]) → [`sampler`] → [`detokenize`]. Streams side by side: [`lanes`].
 
 pub mod chat;
 pub mod config;

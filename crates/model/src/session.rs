@@ -669,6 +669,7 @@ impl Session {
         let (lanes, slots) = (self.lanes.len(), self.store.most_slots());
         self.rope = rope_table(config, slots + self.chunk_rows as u64, &place.device);
         self.decode = Workspace::new(config, lanes, lanes, slots, true, place);
+        self.decoded.clear();
         self.chunk = None;
         Ok(())
     }

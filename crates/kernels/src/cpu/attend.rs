@@ -641,11 +641,19 @@ fn raw_factor(bits: usize, n: usize) -> f32 {
 /// As [`eight_codes`], but left where they are in their words, where [`raw`] says so: a code times a power of two.
 #[inline(always)]
 fn raw_codes<S: Simd, const BITS: usize>(s: S, codes: &[u32], first: usize, n: usize) -> S::F {
-    let (vector, turn) = (first + n, n % turns(BITS));
-    let mut words = s.load_i(&codes.as_chunks().0[vector / (32 / BITS)]);
-    if BITS == 2 && vector % 16 >= 8 {
-        words = s.shift_right::<16>(words);
-    }
+    turn_codes::<S, BITS>(s, raw_words::<S, BITS>(s, codes, first + n), n % turns(BITS))
+}
+
+/// The words of a vector and of the others that take turns with it.
+#[inline(always)]
+fn raw_words<S: Simd, const BITS: usize>(s: S, codes: &[u32], vector: usize) -> S::I {
+    let words = s.load_i(&codes.as_chunks().0[vector / (32 / BITS)]);
+    if BITS == 2 && vector % 16 >= 8 { s.shift_right::<16>(words) } else { words }
+}
+
+/// The codes whose turn it is.
+#[inline(always)]
+fn turn_codes<S: Simd, const BITS: usize>(s: S, words: S::I, turn: usize) -> S::F {
     s.to_f(match turn * BITS + BITS {
         32 if BITS == 8 => s.shift_right::<24>(words),
         32 => s.shift_right::<28>(words),
@@ -957,13 +965,13 @@ struct Scores<'a> {
 
 /// The keys of one head and block.
 trait BlockKeys: Copy {
-    type Key: Copy;
+    type Key<S: Simd>: Copy;
 
     /// A key.
-    fn key(&self, lane: usize) -> Self::Key;
+    fn key<S: Simd>(&self, s: S, lane: usize) -> Self::Key<S>;
 
     /// Channels `8 * n..` and `head_dim / 2 + 8 * n..` of a key.
-    fn pair<S: Simd>(&self, s: S, key: Self::Key, n: usize) -> [S::F; 2];
+    fn pair<S: Simd>(&self, s: S, key: Self::Key<S>, n: usize) -> [S::F; 2];
 }
 
 /// Keys in slots.
@@ -974,15 +982,15 @@ struct SlotKeys<'a, const FLOAT: u8> {
 }
 
 impl<'a, const FLOAT: u8> BlockKeys for SlotKeys<'a, FLOAT> {
-    type Key = (&'a [u32], &'a [u32]);
+    type Key<S: Simd> = (&'a [u32], &'a [u32]);
 
     #[inline(always)]
-    fn key(&self, lane: usize) -> Self::Key {
+    fn key<S: Simd>(&self, _: S, lane: usize) -> Self::Key<S> {
         self.keys[lane][..self.words].split_at(self.words / 2)
     }
 
     #[inline(always)]
-    fn pair<S: Simd>(&self, s: S, (low, high): Self::Key, n: usize) -> [S::F; 2] {
+    fn pair<S: Simd>(&self, s: S, (low, high): Self::Key<S>, n: usize) -> [S::F; 2] {
         [eight::<S, FLOAT>(s, low, n), eight::<S, FLOAT>(s, high, n)]
     }
 }
@@ -998,13 +1006,29 @@ struct GroupKeys<'a, const BITS: usize, const RAW: bool> {
     tokens: [usize; 2],
 }
 
-impl<const BITS: usize, const RAW: bool> BlockKeys for GroupKeys<'_, BITS, RAW> {
-    /// The number of its first vector.
-    type Key = usize;
+impl<const BITS: usize, const RAW: bool> GroupKeys<'_, BITS, RAW> {
+    /// The number of a key's first vector.
+    #[inline(always)]
+    fn first(&self, lane: usize) -> usize {
+        (self.tokens[0] + lane).min(self.tokens[1]) * 2 * self.scales.low.len()
+    }
 
     #[inline(always)]
-    fn key(&self, lane: usize) -> usize {
-        (self.tokens[0] + lane).min(self.tokens[1]) * 2 * self.scales.low.len()
+    fn scaled<S: Simd>(&self, s: S, [low, high]: [S::F; 2], n: usize) -> [S::F; 2] {
+        [
+            s.mul_add(low, s.load(&self.scales.low[n]), s.load(&self.zeros.low[n])),
+            s.mul_add(high, s.load(&self.scales.high[n]), s.load(&self.zeros.high[n])),
+        ]
+    }
+}
+
+impl<const BITS: usize, const RAW: bool> BlockKeys for GroupKeys<'_, BITS, RAW> {
+    /// The number of its first vector.
+    type Key<S: Simd> = usize;
+
+    #[inline(always)]
+    fn key<S: Simd>(&self, _: S, lane: usize) -> usize {
+        self.first(lane)
     }
 
     #[inline(always)]
@@ -1012,10 +1036,29 @@ impl<const BITS: usize, const RAW: bool> BlockKeys for GroupKeys<'_, BITS, RAW> 
         let half = self.scales.low.len();
         let low = some_codes::<S, BITS, RAW>(s, self.codes, first, n);
         let high = some_codes::<S, BITS, RAW>(s, self.codes, first, half + n);
-        [
-            s.mul_add(low, s.load(&self.scales.low[n]), s.load(&self.zeros.low[n])),
-            s.mul_add(high, s.load(&self.scales.high[n]), s.load(&self.zeros.high[n])),
-        ]
+        self.scaled(s, [low, high], n)
+    }
+}
+
+/// The same of 64 channels: a key's words stay in two registers.
+#[derive(Clone, Copy)]
+struct GroupKeys64<'a, const BITS: usize>(GroupKeys<'a, BITS, true>);
+
+impl<const BITS: usize> BlockKeys for GroupKeys64<'_, BITS> {
+    /// The words of the low and of the high half of the channels.
+    type Key<S: Simd> = [S::I; 2];
+
+    #[inline(always)]
+    fn key<S: Simd>(&self, s: S, lane: usize) -> Self::Key<S> {
+        let first = self.0.first(lane);
+        [raw_words::<S, BITS>(s, self.0.codes, first), raw_words::<S, BITS>(s, self.0.codes, first + 4)]
+    }
+
+    #[inline(always)]
+    fn pair<S: Simd>(&self, s: S, [low, high]: Self::Key<S>, n: usize) -> [S::F; 2] {
+        let low = turn_codes::<S, BITS>(s, low, n);
+        let high = turn_codes::<S, BITS>(s, high, (4 + n) % turns(BITS));
+        self.0.scaled(s, [low, high], n)
     }
 }
 
@@ -1107,8 +1150,11 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
                 while done < heads {
                     let (head, group) = (kv_head * heads + done, group_of(heads - done));
                     match (group, head_dim) {
-                        (3, 64) => scores.block::<S, GroupKeys<'_, BITS, RAW>, 4, 3>(s, *block, keys, head),
-                        _ if group == 3 => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 3>(s, *block, keys, head),
+                        (3, 64) if RAW => {
+                            let keys = GroupKeys::<BITS, true> { codes, scales, zeros, tokens: keys.tokens };
+                            scores.block::<S, GroupKeys64<'_, BITS>, 4, 3>(s, *block, GroupKeys64(keys), head);
+                        }
+                        (3, _) => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 3>(s, *block, keys, head),
                         _ => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 1>(s, *block, keys, head),
                     }
                     done += group;
@@ -1121,6 +1167,7 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
 
 impl Scores<'_> {
     /// Scores of `G` heads from `head` on with one block. A head has `16 * N` channels; any number where `N` is 0.
+    #[expect(clippy::needless_range_loop, reason = "plain indices keep arrays of vectors in registers")]
     #[inline(always)]
     fn block<S: Simd, K: BlockKeys, const N: usize, const G: usize>(
         &mut self,
@@ -1136,7 +1183,7 @@ impl Scores<'_> {
         let queries: [_; G] = std::array::from_fn(|g| Halves::new(&queries[g * head_dim..(g + 1) * head_dim], half));
         let mut sums = [[s.splat(0.0); BLOCK]; G];
         for lane in 0..BLOCK {
-            let key = keys.key(lane);
+            let key = keys.key(s, lane);
             let position = block.position + lane.min(block.len - 1);
             let angles = Halves::new(&self.call.a.rope[position * head_dim..][..head_dim], half);
             let mut sum = [s.splat(0.0); G];
@@ -1285,18 +1332,18 @@ impl<const BITS: usize> GroupSums<'_, BITS> {
             while at < head_dim / 8 {
                 // Vectors that share their scales.
                 let left = ((8 * at / size + 1) * size).min(head_dim) / 8 - at;
-                let vectors = if left >= 4 && S::WIDE { 4 } else { 1 };
+                let vectors = if RAW && left >= 4 && S::WIDE && heads % 3 == 0 && at % 4 == 0 { 4 } else { 1 };
                 let mut head = 0;
                 while head < heads {
                     let heads_at_once = group_of(heads - head);
                     let out = &mut sums.out[(kv_head * heads + head) * head_dim..][..heads_at_once * head_dim];
                     let from = CodeSums { codes, first: first * (head_dim / 8), vectors: head_dim / 8, at, len };
                     let scaled = &scaled[(head * groups + 8 * at / size) * len..];
-                    match (heads_at_once, vectors) {
-                        (3, 4) => from.add::<S, BITS, RAW, 3, 4>(s, scaled, groups * len, out),
-                        (3, _) => from.add::<S, BITS, RAW, 3, 1>(s, scaled, groups * len, out),
-                        (_, 4) => from.add::<S, BITS, RAW, 1, 4>(s, scaled, groups * len, out),
-                        _ => from.add::<S, BITS, RAW, 1, 1>(s, scaled, groups * len, out),
+                    match (heads_at_once, vectors, at % turns(BITS)) {
+                        (3, 4, 0) if RAW => from.add::<S, BITS, true, 3, 4, 0>(s, scaled, groups * len, out),
+                        (3, 4, 4) if RAW => from.add::<S, BITS, true, 3, 4, 4>(s, scaled, groups * len, out),
+                        (3, _, _) => from.add::<S, BITS, RAW, 3, 1, NO_TURN>(s, scaled, groups * len, out),
+                        _ => from.add::<S, BITS, RAW, 1, 1, NO_TURN>(s, scaled, groups * len, out),
                     }
                     head += heads_at_once;
                 }
@@ -1306,6 +1353,9 @@ impl<const BITS: usize> GroupSums<'_, BITS> {
         PARAMETERS.set(scratch);
     }
 }
+
+/// Vectors that are not all in the same words.
+const NO_TURN: usize = usize::MAX;
 
 /// Codes of some vectors of the tokens of a group.
 struct CodeSums<'a> {
@@ -1320,9 +1370,11 @@ struct CodeSums<'a> {
 }
 
 impl CodeSums<'_> {
-    /// Adds `N` vectors times the weights of `G` heads, which are `stride` apart, to `out`.
+    /// Adds `N` vectors times the weights of `G` heads, which are `stride` apart, to `out`. `TURN` is the first vector's,
+    /// where all of them are in the same words.
+    #[expect(clippy::needless_range_loop, reason = "plain indices keep arrays of vectors in registers")]
     #[inline(always)]
-    fn add<S: Simd, const BITS: usize, const RAW: bool, const G: usize, const N: usize>(
+    fn add<S: Simd, const BITS: usize, const RAW: bool, const G: usize, const N: usize, const TURN: usize>(
         &self,
         s: S,
         weights: &[f32],
@@ -1337,8 +1389,13 @@ impl CodeSums<'_> {
             for g in 0..G {
                 weight[g] = s.splat(weights[g][i]);
             }
+            let words =
+                if TURN == NO_TURN { s.splat_i(0) } else { raw_words::<S, BITS>(s, self.codes, first + self.at) };
             for (n, sums) in sums.iter_mut().enumerate() {
-                let codes = some_codes::<S, BITS, RAW>(s, self.codes, first, self.at + n);
+                let codes = match TURN {
+                    NO_TURN => some_codes::<S, BITS, RAW>(s, self.codes, first, self.at + n),
+                    _ => turn_codes::<S, BITS>(s, words, TURN + n),
+                };
                 for g in 0..G {
                     sums[g] = s.mul_add(weight[g], codes, sums[g]);
                 }
