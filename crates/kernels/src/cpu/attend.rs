@@ -138,6 +138,9 @@ struct Keys<'a> {
     oldest: u32,
     /// Place in the ring of the first recent one that is not packed.
     place: usize,
+    /// The ring's first word, and its slots.
+    ring_at: usize,
+    ring: usize,
     /// Sinks and recent keys never share a block, since queries are rotated differently for the two. Those of a single
     /// row are all packed, and of one group, or none is.
     blocks: Vec<KeyBlock>,
@@ -171,6 +174,8 @@ impl<'a> Keys<'a> {
             packed: (sinks + (unpacked - oldest) as usize).min(len),
             oldest,
             place: unpacked.saturating_sub(lane.sinks).checked_rem(layout.ring() as u32).unwrap_or(0) as usize,
+            ring_at: layout.ring_at(),
+            ring: layout.ring(),
             blocks: Vec::with_capacity(len / BLOCK + 4),
         };
         let angle = oldest.saturating_sub(lane.base) as usize;
@@ -236,9 +241,9 @@ impl<'a> Keys<'a> {
             None if key < self.sinks => (self.arena, key),
             None => {
                 // The ring holds no key twice, so it is passed once.
-                let (place, ring) = (self.place + key - self.packed, self.layout.ring());
-                let slot = if place < ring { place } else { place - ring };
-                return &self.arena[self.layout.ring_at() + slot * self.slot_words..][..self.slot_words];
+                let place = self.place + key - self.packed;
+                let slot = if place < self.ring { place } else { place - self.ring };
+                return &self.arena[self.ring_at + slot * self.slot_words..][..self.slot_words];
             }
         };
         &from[slot * self.slot_words..(slot + 1) * self.slot_words]
