@@ -18,7 +18,8 @@ fn answer(conversation: &mut Conversation, text: &Text) -> (Vec<u32>, String, Re
     loop {
         match pollster::block_on(conversation.step(text)).expect("a step") {
             Event::Prompt { evicted, .. } => left += evicted.map_or(0, |range| range.end - range.start),
-            Event::Token { id, text, .. } => {
+            Event::Token { id, slot, text, .. } => {
+                assert_eq!(slot + 1, conversation.session().stream().held());
                 ids.push(id);
                 whole.push_str(&text);
             }

@@ -1,4 +1,4 @@
-use crate::golden::{Policies, check_logits, losses};
+use crate::golden::{check_logits, losses};
 use crate::identities::{ROUNDING, ROUNDING_F16, median_difference};
 use crate::probs;
 use kernels::cache::{Bits, Float};
@@ -10,6 +10,7 @@ use policy::{Packing, Policy, Positions};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use tests::runs::Policies;
 use tests::{Kind, Random, Tiny, golden, load, read_all, real_model};
 
 /// One GPU a process, and tensors of one device in one thread: all of it is one test.

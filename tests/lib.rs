@@ -1,5 +1,7 @@
 //! What the tests share: small random models as GGUF files, the real model, and the golden values.
 
+pub mod runs;
+
 use model::device::Place;
 use model::gguf::Header;
 use model::session::{CacheSettings, Model, Session, Want};

@@ -127,6 +127,8 @@ export type Step =
   | {
       kind: "token";
       id: number;
+      /** Its slot: the last of those in use. */
+      slot: number;
       /** Text that became complete with this token; may be empty. */
       text: string;
       /** -ln p of the chosen token, in nats, before any filter of the sampler. */

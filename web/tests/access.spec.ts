@@ -205,6 +205,7 @@ test("the focus is never lost when a button goes", async ({ page }) => {
   const { load, message, send, stop, bar, status } = parts(page);
   const cancel = page.getByRole("button", { name: "Cancel" });
   await page.context().route("**/models/*.gguf", () => {});
+  await expect(load).toBeEnabled();
   await load.focus();
   await page.keyboard.press("Enter");
   await expect(bar).toBeVisible();

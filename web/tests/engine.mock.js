@@ -191,7 +191,7 @@ export class Engine {
       }
       if (this.most === -1) return { kind: "end", reason: "stopped", text: "" };
       // A fault hits once, unless the plan says that it comes back after the conversation was read again.
-      const breaks = (at) => this.written === at && (!this.resumed || PLAN.again);
+      const breaks = (at) => this.written === at && (!this.resumed || PLAN.again === true || PLAN.again === this.backend);
       if (breaks(PLAN.hangAt)) await new Promise(() => {});
       if (breaks(PLAN.rejectAt)) throw new Error("The device was lost. Start again.");
       if (breaks(PLAN.dieAt)) {
@@ -213,6 +213,7 @@ export class Engine {
       return {
         kind: "token",
         id,
+        slot: this.cache().held - 1,
         text,
         nll: 1,
         ms: 1,

@@ -126,7 +126,7 @@ test("a model that falls silent is named after ten seconds, and Stop replaces it
 });
 
 test("WebGPU that breaks off twice is left for the CPU", async ({ page }) => {
-  await mock(page, { rejectAt: 5, again: true });
+  await mock(page, { rejectAt: 5, again: "webgpu" });
   await fakeGpu(page, GPU);
   await open(page);
   await ask(page, "Hello");

@@ -87,6 +87,7 @@ function after(stream: number): State {
       step: {
         kind: "token",
         id: t,
+        slot: Math.min(t, 32) - 1,
         text: "a",
         nll: 1,
         ms: 20,

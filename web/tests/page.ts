@@ -28,8 +28,8 @@ export interface Plan {
   dieAt?: number;
   panicAt?: number;
   hangAt?: number;
-  /** The fault comes back after the conversation was read again. */
-  again?: boolean;
+  /** The fault comes back after the conversation was read again, anywhere or on one backend. */
+  again?: boolean | "webgpu" | "cpu";
 }
 
 export const GGUF = Buffer.concat([Buffer.from("GGUF"), Buffer.alloc(100_000)]);

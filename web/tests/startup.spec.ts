@@ -170,7 +170,7 @@ test("bad values in the address are named, and the rest applies", async ({ page 
   const { status } = parts(page);
   await expect(status).toContainText("backend=tpu, but backend is one of webgpu, cpu");
   await expect(status).toContainText("sinks=-1, but sinks is a whole number from 0 to 4,096");
-  await expect(status).toContainText("kv=int3, but kv is one of f16, f32");
+  await expect(status).toContainText("kv=int3, but kv is one of f32, f16, bf16, int8, int4, int2");
   await expect(status).toContainText("temperature=hot, but temperature is a number from 0 to 10");
   await expect(status).toContainText("top_k=1.5, but top_k is a whole number from 1 to 64");
   await expect(status).toContainText("“colour”, which this page does not know");

@@ -87,6 +87,8 @@ pub enum Event {
     /// A token was chosen and read.
     Token {
         id: u32,
+        /// Its slot: the last of those in use.
+        slot: u64,
         /// Text that became complete with it.
         text: String,
         /// -ln p of it before any filter of the sampler, in nats.
@@ -327,6 +329,7 @@ impl Conversation {
         answer.next = Some(Next { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
         Ok(Event::Token {
             id: choice.id,
+            slot: self.session.stream().held() - 1,
             text: piece,
             nll,
             evicted: fed.evicted,

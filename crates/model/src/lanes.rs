@@ -50,6 +50,8 @@ pub struct LaneStep {
     pub probs: Option<Vec<f32>>,
     /// Slots in use.
     pub held: u64,
+    /// The token's own: the last of those.
+    pub slot: u64,
 }
 
 /// Lanes at work.
@@ -189,7 +191,7 @@ impl Lanes {
             }
             let held = self.session.lane(lane).stream().held();
             let (sink_mass, first_mass, probs) = (row.sink_mass, row.first_mass, row.probs);
-            steps[lane] = Some(LaneStep { token, nll, evicted, sink_mass, first_mass, probs, held });
+            steps[lane] = Some(LaneStep { token, nll, evicted, sink_mass, first_mass, probs, held, slot: held - 1 });
         }
         self.choose(&rows).await?;
         Ok(steps)

@@ -208,6 +208,7 @@ enum StepJs<'a> {
     },
     Token {
         id: u32,
+        slot: u64,
         text: &'a str,
         nll: f32,
         ms: f64,
@@ -237,9 +238,10 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
             },
             vec![("sink_mass", Some(sink_mass)), ("probs", probs.as_ref())],
         ),
-        Event::Token { id, text, nll, evicted, evicted_turns, sink_mass, first_mass, probs } => (
+        Event::Token { id, slot, text, nll, evicted, evicted_turns, sink_mass, first_mass, probs } => (
             StepJs::Token {
                 id: *id,
+                slot: *slot,
                 text,
                 nll: *nll,
                 ms,
