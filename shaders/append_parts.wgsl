@@ -17,10 +17,10 @@ var<workgroup> parameters: array<vec2<f32>, PARAMETERS>; // scale and zero
 // f16, rounded to nearest even whatever the device does; |x| is at most F16_MAX.
 fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
-    let sign = bits >> 16u & 0x8000u;
+    let sign = (bits >> 16u) & 0x8000u;
     let size = bits & 0x7fffffffu;
     if (size < 0x38800000u) { return sign | u32(round(abs(x) * 16777216.0)); }
-    return sign | (size - 0x38000000u + 0xfffu + (size >> 13u & 1u)) >> 13u;
+    return sign | ((size - 0x38000000u + 0xfffu + ((size >> 13u) & 1u)) >> 13u);
 }
 
 fn put(float: u32, at: u32, channel: u32, v: vec2<f32>) {
@@ -112,7 +112,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                     most = max(most, x);
                 }
             }
-            let word = half_bits((most - least) / largest) | half_bits(least) << 16u;
+            let word = half_bits((most - least) / largest) | (half_bits(least) << 16u);
             arena[lane_word + at + code_words + p] = word;
             parameters[p] = unpack2x16float(word);
         }

@@ -27,12 +27,12 @@ fn group_at(lane: u32, index: u32) -> u32 {
 
 fn bf16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
-    return (bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u;
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 // The word of two values, where a word holds two.
 fn rounded(float: u32, v: vec2<f32>) -> u32 {
     if (float == 1u) { return pack2x16float(clamp(v, vec2<f32>(-F16_MAX), vec2<f32>(F16_MAX))); }
-    return bf16(v.x) | bf16(v.y) << 16u;
+    return bf16(v.x) | (bf16(v.y) << 16u);
 }
 fn widened(float: u32, word: u32) -> vec2<f32> {
     if (float == 1u) { return unpack2x16float(word); }
