@@ -182,7 +182,8 @@ fn compare_and_bench() {
     let model = file("compare.gguf", &Tiny::default().gguf());
     let text = file("compare.txt", &b"Some text to read, again and again. ".repeat(6));
     let out = file("compare", b"");
-    let settings = ["dense", "window:40", "sinks:4+36,stream", r"sinks:4+36,text=abcd", "recompute:40"];
+    let settings =
+        ["dense", "window:40", "sinks:4+36,stream", r"sinks:4+36,text=abcd", "recompute:40", "sinks:4+36,kv=int4"];
     let mut arguments = vec!["compare", "--model", &model, "--text", &text, "--out", &out, "--every", "1"];
     arguments.extend(settings.iter().flat_map(|setting| ["--setting", setting]));
     let report = last(&arguments);
@@ -190,12 +191,13 @@ fn compare_and_bench() {
     assert_eq!((&report["before"][1], &report["after"][0]), (&36.into(), &40.into()));
     let whole: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(format!("{out}.json")).expect("written")).expect("JSON");
-    let single: [&[&str]; 5] = [
+    let single: [&[&str]; 6] = [
         &["--policy", "dense"],
         &["--policy", "window", "--recent", "40"],
         &["--sinks", "4", "--recent", "36", "--positions", "stream"],
         &["--sinks", "4", "--recent", "36", "--sink-text", "abcd"],
         &["--policy", "recompute", "--recent", "40"],
+        &["--sinks", "4", "--recent", "36", "--kv", "int4"],
     ];
     let csv = std::fs::read_to_string(format!("{out}.csv")).expect("written");
     assert_eq!(csv.lines().count(), 216);

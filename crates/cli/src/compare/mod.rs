@@ -136,18 +136,23 @@ fn lanes(
         }
     }
     let mut progress = Progress::new("reading the text", tokens.len() as u64);
-    let mut done = 0;
-    while done < tokens.len() {
-        let want = Want::All { forced: &tokens[done + 1..] };
-        let feeds: Vec<LaneFeed<'_>> =
-            (0..shared.len()).map(|lane| LaneFeed { lane, tokens: &tokens[done..], want }).collect();
-        let fed = pollster::block_on(session.feed(&feeds))?;
-        done += fed.first().map_or(0, |fed| fed.taken);
-        for (at, fed) in shared.iter().zip(&fed) {
+    // Lanes that pack take fewer tokens at a time than others, so each has its own place in the text.
+    let mut done = vec![0; shared.len()];
+    while let Some(behind) = done.iter().copied().min().filter(|done| *done < tokens.len()) {
+        progress.show(behind as u64);
+        let unfinished = done.iter().enumerate().filter(|(_, done)| **done < tokens.len());
+        let feeds: Vec<LaneFeed<'_>> = unfinished
+            .map(|(lane, &done)| LaneFeed {
+                lane,
+                tokens: &tokens[done..],
+                want: Want::All { forced: &tokens[done + 1..] },
+            })
+            .collect();
+        for (feed, fed) in feeds.iter().zip(pollster::block_on(session.feed(&feeds))?) {
+            done[feed.lane] += fed.taken;
             let losses = fed.rows.iter().map(|row| Some(f64::from(row.log_sum_exp) - f64::from(row.forced)));
-            series[*at].nll.extend(losses);
+            series[shared[feed.lane]].nll.extend(losses);
         }
-        progress.show(done as u64);
     }
     progress.end();
     let times = time(&mut session, shared.len(), tokens)?;
