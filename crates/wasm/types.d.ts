@@ -97,6 +97,10 @@ export interface CacheState {
   stream: number;
   /** Bytes of the cache's buffers, all layers. */
   bytes: number;
+  /** The same by part. */
+  parts: CacheParts;
+  /** Slots of tokens that are not packed yet, of those in use. */
+  tail: number;
   /** What an f16 cache of the whole stream would take. */
   dense_bytes: number;
 }
@@ -105,6 +109,82 @@ export interface CacheState {
 export interface AttentionHead {
   layer: number;
   head: number;
+}
+
+/** Bytes of a cache's parts, all layers; their sum is what its buffers take. */
+export interface CacheParts {
+  /** The sinks. */
+  sinks: number;
+  /** The recent tokens: codes, or floats where nothing is packed. */
+  codes: number;
+  /** Scales and zeros of the codes. */
+  scales: number;
+  /** Places of tokens that are not packed yet. */
+  tail: number;
+  /** What the last group is longer than the recent tokens need. */
+  slack: number;
+}
+
+/** A lane of a comparison. */
+export interface LaneSettings extends CacheSettings {
+  /** Read before the stream, a token a character, and kept as the sinks; for the policy `sinks`. */
+  sink_text?: string | null;
+}
+
+/** What the lanes of a comparison read. */
+export type CompareSource =
+  /** The same text in all lanes: `n` tokens of it from token `from` on; 0 for all. */
+  | { mode: "forced"; text: string; from: number; n: number }
+  /** The same question, then what each lane itself writes, at most `max_tokens` of it. */
+  | { mode: "free"; prompt: string; sampler: SamplerSettings; max_tokens: number };
+
+/** What is to be read. */
+export interface CompareInfo {
+  /** Tokens of the text, or of the prompt. */
+  tokens: number;
+  /** Whether a lane's tokens are read in the others' forward; a lane that recomputes has its own. */
+  shared: boolean[];
+}
+
+/** What a lane did in a step. Indices count tokens of the stream; the first is 0, and tokens of a sinks' text do not count. */
+export interface LaneStep {
+  /** The token that it read: its index, id and text. */
+  i: number;
+  id: number;
+  /** Text that became complete with it; may be empty. */
+  text: string;
+  /** -ln p of that token, as the lane saw it before, nats; null for the first, and where a lane that recomputes skipped. */
+  nll: number | null;
+  /** The likeliest next token as the lane sees it, its text and its probability; null where that is not known. */
+  best: { id: number; text: string; p: number } | null;
+  /** Free lanes: it has written its last token. */
+  ended: boolean;
+  /** Milliseconds of this lane's token read by itself; null in steps in which lanes shared a forward. */
+  ms: number | null;
+  held: number;
+  capacity: number;
+  /** Slots of the sinks and, behind the packed ones, of the tail that are in use. */
+  sinks: number;
+  tail: number;
+  bytes: CacheParts;
+  /** Stream indices that left the cache, `[from, to)`; null if none. */
+  evicted: [number, number] | null;
+  /** Attention on the sinks, `[layers * n_heads]`; empty where it was not measured. */
+  sink_mass: Float32Array;
+  /** Attention on the first four slots, same order. */
+  first_mass: Float32Array;
+  /** Attention of the head that was asked for on each slot in use: sinks, then recent tokens, oldest first. */
+  probs?: Float32Array;
+}
+
+/** What one call of `Engine.compare_next` did. */
+export interface CompareStep {
+  /** Milliseconds of the forward that the lanes shared; of all of them where they were timed apart. */
+  ms: number;
+  /** A lane each; null where it did nothing. */
+  lanes: (LaneStep | null)[];
+  /** Nothing is left to read. */
+  done: boolean;
 }
 
 /** What one call of `Engine.next` did. */
@@ -198,6 +278,22 @@ export class Engine {
   next(attention?: AttentionHead | null): Promise<Step>;
   /** Ends the answer that is being written: call it between two `next`; the turn is closed in the cache by the next `send`. */
   stop(): Step;
+  /**
+   * Begins a comparison: each lane has a cache of its own. The conversation's cache is dropped; `resume` brings it back.
+   */
+  compare(lanes: LaneSettings[], source: CompareSource): CompareInfo;
+  /**
+   * One token of each lane, in one forward; of lanes that do not recompute. Every sixteenth time each lane's token is read
+   * by itself, so that each has a time of its own. With the `probs` of a head of a lane, if one is named.
+   */
+  compare_next(attention?: (AttentionHead & { lane: number }) | null): Promise<CompareStep>;
+  /**
+   * The next position of a lane that recomputes: it is behind the others and skips `every` - 1 positions, or writes its
+   * next token where lanes are free. Null where it has caught up, or no lane recomputes.
+   */
+  compare_again(every: number): Promise<CompareStep | null>;
+  /** Ends the comparison and gives its memory back. */
+  compare_end(): void;
   free(): void;
 }
 
