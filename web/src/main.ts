@@ -1,6 +1,7 @@
 // Ties the page together: wishes go to the worker, its answers to the state, the state to the view.
 
 import type { Backend } from "../../crates/wasm/types";
+import { Awake } from "./awake.ts";
 import { Chats, exported, imported, newChat, titleOf } from "./chats.ts";
 import { download } from "./dom.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
@@ -25,6 +26,7 @@ const LOOP = { most: 3, within: 60_000 };
 const THEME = "sinkstream-theme";
 const CHAT = "sinkstream-chat";
 const LOADS = "sinkstream-loads";
+const AWAKE = "sinkstream-awake";
 
 const address = new URLSearchParams(location.search);
 const seed = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
@@ -72,6 +74,7 @@ const view = new View(
     settings: changeSettings,
     backend: (backend) => afterAnswer(() => void changeBackend(backend)),
     system: (text) => afterAnswer(() => changeSystem(text)),
+    awake: keepAwake,
     newChat: () => afterStop(() => openChat(newChat())),
     openChat: (id) => afterStop(() => void openKept(id)),
     removeChat: (id) => void removeChat(id),
@@ -94,7 +97,9 @@ const view = new View(
   settings,
 );
 const speech = new Speech(view.region);
+const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 setTheme(settings.theme ?? storedTheme());
+keepAwake(stored(localStorage, AWAKE) === "1");
 frame = requestAnimationFrame(paint);
 
 const chats = await Chats.open();
@@ -562,6 +567,7 @@ async function clearStorage(): Promise<void> {
   for (const storage of [sessionStorage, localStorage]) {
     for (const key of [THEME, CHAT, LOADS]) put(storage, key, null);
   }
+  keepAwake(false);
   source = source.kind === "stored" ? ours : source;
   dispatch({ kind: "opened", chat: newChat() });
   dispatch({ kind: "cancelled" });
@@ -594,6 +600,12 @@ async function copy(text: string): Promise<void> {
 function setTheme(theme: Theme): void {
   put(localStorage, THEME, theme === "system" ? null : theme);
   view.showTheme(theme);
+}
+
+function keepAwake(wanted: boolean): void {
+  put(localStorage, AWAKE, wanted ? "1" : null);
+  view.drawer.showAwake(wanted);
+  awake.want(wanted);
 }
 
 function storedTheme(): Theme {

@@ -199,6 +199,9 @@ export const workerDied = (message: string): string =>
   `The model's worker stopped: ${asSentence(message)} What was written stays.`;
 export const stepFailed = (message: string): string =>
   `The answer broke off: ${asSentence(message)} What was written stays.`;
+export const cacheRefused = (message: string): string =>
+  `The cache that the settings ask for cannot be: ${asSentence(message)}`;
+export const cacheRemedy = "Change the settings, then load the model again.";
 export const network = (url: string, message: string): string =>
   `The model could not be fetched from ${url} (${message}).`;
 export const networkRemedy = "Check the connection, then retry.";
@@ -218,6 +221,7 @@ export function badNumber(key: string, value: string, least: number, most: numbe
   const kind = isWhole ? "a whole number" : "a number";
   return `The address asks for ${key}=${value}, but ${key} is ${kind} from ${count(least)} to ${count(most)}; the default applies.`;
 }
+export const badPacking = (why: string): string => `The address asks for packing that cannot be: ${why} The defaults apply.`;
 export const badChoice = (key: string, value: string, allowed: readonly string[]): string =>
   `The address asks for ${key}=${value}, but ${key} is one of ${allowed.join(", ")}; the default applies.`;
 export const unknownParameter = (key: string): string =>
@@ -296,6 +300,10 @@ export const settingNames = {
   sinks: "Sinks: first tokens, kept for ever",
   recent: "Recent: last tokens kept",
   kv: "Storage of one value",
+  kv_k: "Keys",
+  kv_v: "Values",
+  group: "Group: how many share a scale",
+  tail: "Tail: last tokens, not packed yet",
   positions: "Position of a sink",
   temperature: "Temperature",
   top_k: "Top k",
@@ -307,6 +315,9 @@ export const settingNames = {
   backend: "Runs on",
   system: "System prompt (empty: the model's own)",
 };
+export const awake = "Keep the screen on";
+export const awakeFailed = (message: string): string =>
+  `The browser does not keep the screen on (${message}). It is asked again when you come back to this tab.`;
 export const cacheGroup = "Cache";
 export const samplerGroup = "Choice of words";
 export const placeGroup = "Where and who";
@@ -325,6 +336,7 @@ export const kvNames: Record<Storage, string> = {
   int4: "packed to 4 bits",
   int2: "packed to 2 bits",
 };
+export const asAll = "as above";
 export const backendNames = { auto: "WebGPU where it works", webgpu: "WebGPU", cpu: "CPU" };
 export const settingsIntro =
   "Each change takes effect at once. Those of the cache empty it and read the conversation again.";
@@ -332,6 +344,10 @@ export const commandLine = "The same on the command line";
 export const copyCommand = "Copy the command";
 export const outOfRange = (key: string, least: number, most: number): string =>
   `${key} must be from ${count(least)} to ${count(most)}; the old value applies.`;
+export const badGroup = (group: number): string => `The group is ${count(group)}: use a multiple of 8, like 32.`;
+export const badTail = (tail: number, group: number): string =>
+  `The tail is ${count(tail)} and the group ${count(group)}: make the tail a multiple of the group.`;
+export const oldValue = (why: string): string => `${why} The old value applies.`;
 export const waitForEnd = "An answer is being written: the change takes effect when it has ended.";
 
 // Help and the report.
