@@ -3,7 +3,7 @@
 import type { Backend } from "../../crates/wasm/types";
 import { Awake } from "./awake.ts";
 import { Chats, exported, imported, newChat, titleOf } from "./chats.ts";
-import { download } from "./dom.ts";
+import { download, keys } from "./dom.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
 import { format, MODEL, parse, type Theme } from "./settings.ts";
@@ -27,6 +27,7 @@ const THEME = "sinkstream-theme";
 const CHAT = "sinkstream-chat";
 const LOADS = "sinkstream-loads";
 const AWAKE = "sinkstream-awake";
+const SPOKEN = "sinkstream-spoken";
 
 const address = new URLSearchParams(location.search);
 const seed = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
@@ -57,6 +58,8 @@ let saving = 0;
 let elsewhere = false;
 /** Gives the model to other tabs. */
 let release: (() => void) | null = null;
+/** The chat of which it was said that its cache is full. */
+let overflowed = "";
 /** When the title was last written. */
 let titled = 0;
 
@@ -75,6 +78,7 @@ const view = new View(
     backend: (backend) => afterAnswer(() => void changeBackend(backend)),
     system: (text) => afterAnswer(() => changeSystem(text)),
     awake: keepAwake,
+    spoken: setSpoken,
     newChat: () => afterStop(() => openChat(newChat())),
     openChat: (id) => afterStop(() => void openKept(id)),
     removeChat: (id) => void removeChat(id),
@@ -100,6 +104,7 @@ const speech = new Speech(view.region);
 const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 setTheme(settings.theme ?? storedTheme());
 keepAwake(stored(localStorage, AWAKE) === "1");
+setSpoken(stored(localStorage, SPOKEN));
 frame = requestAnimationFrame(paint);
 
 const chats = await Chats.open();
@@ -133,8 +138,12 @@ function dispatch(action: Action): void {
   state = reduce(state, action);
   const answer = state.turns.at(-1);
   if (answer?.who === "model") {
-    if (state.phase === "writing") speech.follow(answer.text, answer.tokens, performance.now());
-    else if (before.phase === "writing") speech.end(answer.text, performance.now());
+    if (state.phase === "writing") speech.follow(answer.text, answer.tokens);
+    else if (before.phase === "writing") speech.end(answer.text);
+  }
+  if (state.firstLeft !== null && state.chat.id !== overflowed) {
+    overflowed = state.chat.id;
+    speech.tell(say.oldestLeave);
   }
   if (before.turns !== state.turns || before.chat !== state.chat) {
     if (before.phase === state.phase && state.phase === "writing") saveSoon();
@@ -382,7 +391,7 @@ function regenerate(): void {
 function goOn(): void {
   if (state.phase !== "ready") return;
   if (!state.synced) return resumeAnswer();
-  speech.begin();
+  speech.proceed(state.turns[lastSaid(state.turns)]?.text.length ?? 0);
   dispatch({ kind: "proceeding", reread: false });
   post({ kind: "proceed", options: state.options });
   pulls();
@@ -393,7 +402,7 @@ function resumeAnswer(): void {
   const { options, wanted: cache, place, turns } = state;
   const last = turns[lastSaid(turns)];
   if (last?.who !== "model") return refill(say.refilled.loaded);
-  speech.begin();
+  speech.proceed(last.text.length);
   dispatch({ kind: "proceeding", reread: true });
   if (place !== null) {
     dispatch({ kind: "hint", text: say.goingOn(last.tokens, say.where(place.backend, place.adapter)) });
@@ -568,6 +577,7 @@ async function clearStorage(): Promise<void> {
     for (const key of [THEME, CHAT, LOADS]) put(storage, key, null);
   }
   keepAwake(false);
+  setSpoken(null);
   source = source.kind === "stored" ? ours : source;
   dispatch({ kind: "opened", chat: newChat() });
   dispatch({ kind: "cancelled" });
@@ -606,6 +616,13 @@ function keepAwake(wanted: boolean): void {
   put(localStorage, AWAKE, wanted ? "1" : null);
   view.drawer.showAwake(wanted);
   awake.want(wanted);
+}
+
+function setSpoken(wanted: string | null): void {
+  const spoken = keys(say.spokenNames).find((name) => name === wanted) ?? "sentences";
+  put(localStorage, SPOKEN, spoken === "sentences" ? null : spoken);
+  view.drawer.showSpoken(spoken);
+  speech.spoken = spoken;
 }
 
 function storedTheme(): Theme {

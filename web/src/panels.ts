@@ -5,6 +5,7 @@ import type { Summary } from "./chats.ts";
 import { button, el, keys, setText } from "./dom.ts";
 import { badPacking, command, PACKING, packs, RANGES, withoutDefaults } from "./settings.ts";
 import type { Card } from "./shelf.ts";
+import type { Spoken } from "./speech.ts";
 import type { State } from "./state.ts";
 import * as say from "./strings.en.ts";
 
@@ -13,6 +14,7 @@ export interface SettingsWishes {
   backend(backend: Backend | null): void;
   system(text: string): void;
   awake(wanted: boolean): void;
+  spoken(when: Spoken): void;
   copy(text: string): void;
 }
 
@@ -27,8 +29,11 @@ export class Drawer {
   readonly element: HTMLElement;
   private readonly fields: Record<FieldName, Field>;
   private readonly awake = el("input", { type: "checkbox", id: "set-awake" });
+  private readonly spoken: HTMLSelectElement;
   private readonly command = el("code", { class: "command" });
   private opener: HTMLElement | null = null;
+  /** Where the focus goes when it is closed. */
+  private back: HTMLElement | null = null;
   private state: State | null = null;
 
   constructor(
@@ -83,6 +88,10 @@ export class Drawer {
     this.awake.addEventListener("change", () => wishes.awake(this.awake.checked));
     const awake = el("div", { class: "field check" }, this.awake, el("label", { for: this.awake.id }, say.awake));
     awake.hidden = !("wakeLock" in navigator);
+    this.spoken = select(say.spokenNames);
+    this.spoken.id = "set-spoken";
+    this.spoken.addEventListener("change", () => wishes.spoken(this.spoken.value as Spoken));
+    const spoken = el("div", { class: "field" }, el("label", { for: this.spoken.id }, say.spokenAnswers), this.spoken);
     this.element = el(
       "aside",
       { class: "drawer", "aria-label": say.settings, id: "settings" },
@@ -90,7 +99,7 @@ export class Drawer {
       el("p", { class: "muted" }, say.settingsIntro),
       group(say.cacheGroup, ["policy", "sinks", "recent", "kv", ...OF_PACKING, "positions"]),
       group(say.samplerGroup, ["temperature", "top_k", "top_p", "min_p", "penalty", "seed", "max"]),
-      group(say.placeGroup, ["backend", "system"], awake),
+      group(say.placeGroup, ["backend", "system"], spoken, awake),
       el("h3", {}, say.commandLine),
       this.command,
       button(say.copyCommand, () => wishes.copy(this.command.textContent ?? "")),
@@ -102,9 +111,9 @@ export class Drawer {
     return !this.element.hidden;
   }
 
-  toggle(opener: HTMLElement): void {
+  toggle(opener: HTMLElement, back: HTMLElement): void {
     if (this.isOpen) return this.close();
-    this.opener = opener;
+    [this.opener, this.back] = [opener, back];
     this.element.hidden = false;
     opener.setAttribute("aria-expanded", "true");
     this.fields.policy.focus();
@@ -114,11 +123,15 @@ export class Drawer {
     if (!this.isOpen) return;
     this.element.hidden = true;
     this.opener?.setAttribute("aria-expanded", "false");
-    this.opener?.focus();
+    this.back?.focus();
   }
 
   showAwake(wanted: boolean): void {
     this.awake.checked = wanted;
+  }
+
+  showSpoken(when: Spoken): void {
+    this.spoken.value = when;
   }
 
   draw(state: State): void {

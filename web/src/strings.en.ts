@@ -24,6 +24,7 @@ function duration(seconds: number): string {
 
 export const skipToChat = "To the chat";
 export const skipToFigures = "To the figures";
+export const skipToAnswer = "To the answer";
 export const name = "Sinkstream";
 export const heading = "A chat that never ends, and why it can";
 export const lead =
@@ -247,6 +248,7 @@ export function ended(tokens: number, reason: "end" | "length" | "stopped"): str
   return `${written}${why[reason]}`;
 }
 export const brokeOff = (tokens: number): string => `${count(tokens)} tokens, broke off`;
+export const oldestLeave = "The cache is full: from now on its oldest words leave, and the chat goes on.";
 export const stillAtIt = (tokens: number): string => `Still writing, ${count(tokens)} tokens.`;
 
 // Chats.
@@ -316,6 +318,8 @@ export const settingNames = {
   system: "System prompt (empty: the model's own)",
 };
 export const awake = "Keep the screen on";
+export const spokenAnswers = "Answers for screen readers";
+export const spokenNames = { sentences: "by sentence", finished: "when finished", never: "never" };
 export const awakeFailed = (message: string): string =>
   `The browser does not keep the screen on (${message}). It is asked again when you come back to this tab.`;
 export const cacheGroup = "Cache";

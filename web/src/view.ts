@@ -63,6 +63,14 @@ export class View {
   });
   private readonly sendButton = el("button", { type: "submit" }, say.send);
   private readonly stopButton: HTMLButtonElement;
+  private readonly entries = el("div", { class: "entries", id: "entries" });
+  /** On a phone the entries wait behind one button. */
+  private readonly menu = button(
+    say.menu,
+    () => this.menu.setAttribute("aria-expanded", String(this.entries.classList.toggle("open"))),
+    { class: "menu", "aria-expanded": "false", "aria-controls": "entries" },
+  );
+  private readonly toAnswer = button(say.skipToAnswer, () => this.transcript.toAnswer(), { class: "skip" });
   private readonly editing: HTMLElement;
   private readonly values = {
     held: el("dd", { id: "held" }),
@@ -184,13 +192,12 @@ export class View {
         this.wishes.openPanel(panel);
         this[panel].show();
       });
-    const settings: HTMLButtonElement = button(say.settings, () => this.drawer.toggle(settings), {
+    const back = (opener: HTMLElement): HTMLElement => (opener.checkVisibility() ? opener : this.menu);
+    const settings: HTMLButtonElement = button(say.settings, () => this.drawer.toggle(settings, back(settings)), {
       "aria-expanded": "false",
       "aria-controls": "settings",
     });
-    const entries = el(
-      "div",
-      { class: "entries", id: "entries" },
+    this.entries.append(
       button(say.newChat, () => this.wishes.newChat()),
       opens(say.chats, "chats"),
       opens(say.models, "models"),
@@ -198,30 +205,34 @@ export class View {
       this.themeButton,
       opens(say.help, "help"),
     );
-    // On a phone the entries wait behind one button.
-    const menu: HTMLButtonElement = button(
-      say.menu,
-      () => menu.setAttribute("aria-expanded", String(entries.classList.toggle("open"))),
-      { class: "menu", "aria-expanded": "false", "aria-controls": "entries" },
-    );
-    entries.addEventListener("click", () => {
-      entries.classList.remove("open");
-      menu.setAttribute("aria-expanded", "false");
-    });
+    // Before the entry does its work, so that whatever it opens gives the focus back to the menu.
+    const pressed = (): void => {
+      if (this.closeMenu()) this.menu.focus();
+    };
+    this.entries.addEventListener("click", pressed, { capture: true });
     return el(
       "header",
       {},
       el("p", { class: "name" }, say.name),
       el("h1", {}, say.heading),
-      menu,
-      el("nav", { "aria-label": say.menu }, entries),
+      this.menu,
+      el("nav", { "aria-label": say.menu }, this.entries),
     );
+  }
+
+  /** True where it was open. */
+  private closeMenu(): boolean {
+    const open = this.entries.classList.contains("open");
+    this.entries.classList.remove("open");
+    this.menu.setAttribute("aria-expanded", "false");
+    return open;
   }
 
   private form(): HTMLFormElement {
     const form = el(
       "form",
       { class: "composer" },
+      this.toAnswer,
       el("label", { for: "message" }, say.message),
       this.box,
       el("div", { class: "buttons" }, this.sendButton, this.stopButton),
@@ -249,6 +260,7 @@ export class View {
       const typing = event.target instanceof Element && event.target.matches("input, select, textarea");
       if (event.key === "Escape") {
         if (this.drawer.isOpen) this.drawer.close();
+        else if (this.closeMenu()) this.menu.focus();
         else if (this.from !== null) this.stopEditing();
         else this.wishes.stop();
       } else if (event.key === "?" && !typing) {
@@ -337,6 +349,7 @@ export class View {
     this.sendButton.disabled = !ready;
     // One filled button on the page: what is to be done next.
     this.sendButton.classList.toggle("primary", ready);
+    this.toAnswer.hidden = state.phase === "writing" || !state.turns.some(({ who }) => who === "model");
     this.stopButton.disabled = state.phase !== "writing" && state.phase !== "refilling";
     // A button that is switched off or taken away drops the focus to nowhere; hand it on instead.
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;

@@ -1,6 +1,6 @@
 // Messages and answers.
 
-import { expect, test } from "@playwright/test";
+import { expect, type Page, test } from "@playwright/test";
 import { ask, errors, mock, open, parts } from "./page.ts";
 
 const TEN = "The lamp was lit each evening, and the sea below ";
@@ -182,6 +182,60 @@ test("three hundred tokens: one live region speaks, and seldom", async ({ page }
   expect(seen["region"]).toBeLessThanOrEqual(12);
   // Writing, then ready.
   expect(seen["status"]).toBeLessThanOrEqual(2);
+});
+
+/** What the hidden region says from now on. */
+async function listen(page: Page): Promise<() => Promise<string[]>> {
+  await page.evaluate(() => {
+    const said: string[] = [];
+    Object.assign(window, { said });
+    const region = document.querySelector("#say");
+    if (region === null) throw new Error("there is no region that speaks");
+    new MutationObserver(() => said.push(region.textContent ?? "")).observe(region, { childList: true, characterData: true });
+  });
+  return () => page.evaluate(() => (window as unknown as { said: string[] }).said);
+}
+
+const SENTENCE = "The lamp was lit each evening, and the sea below it never slept.";
+
+test("a screen reader hears each word once, also of an answer that was stopped and gone on with", async ({ page }) => {
+  const words = SENTENCE.replace("lamp", "**lamp**").split(/(?<= )/);
+  await mock(page, { delay: 40, most: 52, words: [...words.slice(0, -1), "slept. "] });
+  await open(page, "&backend=cpu");
+  const said = await listen(page);
+  await ask(page, "Hello");
+  await expect(parts(page).answer).toContainText("slept. The lamp was lit");
+  await parts(page).stop.click();
+  await expect(parts(page).note).toHaveText(/stopped\.$/);
+  await page.getByRole("button", { name: /^Go on, turn/ }).click();
+  await expect(parts(page).note).toHaveText("52 tokens.");
+  await expect.poll(async () => (await said()).join(" ").replaceAll(/\s+/g, " ")).toBe(`${SENTENCE} `.repeat(4).trim());
+});
+
+test("answers are spoken when they are finished, or never, as one likes; it is remembered", async ({ page }) => {
+  await mock(page, { delay: 20, most: 26 });
+  await open(page, "&backend=cpu&sinks=4&recent=60");
+  const choose = async (when: string) => {
+    await page.getByRole("button", { name: "Settings" }).click();
+    await page.getByLabel("Answers for screen readers").selectOption(when);
+    await page.keyboard.press("Escape");
+  };
+  await choose("when finished");
+  let said = await listen(page);
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("26 tokens.");
+  // 40 tokens of the question and 26 are more than the cache has room for.
+  const full = "The cache is full: from now on its oldest words leave, and the chat goes on.";
+  await expect.poll(said).toEqual([full, `${SENTENCE} ${SENTENCE}`]);
+  await page.reload();
+  await expect(parts(page).status).toContainText("Ready.");
+  await choose("never");
+  said = await listen(page);
+  await ask(page, "Again");
+  await expect(page.locator(".turn.model")).toHaveCount(2);
+  await expect(parts(page).note).toHaveText(/^26 tokens\./);
+  await page.waitForTimeout(2500);
+  expect((await said()).filter((words) => words !== full)).toEqual([]);
 });
 
 test("numbers of a speed appear while it writes", async ({ page }) => {
