@@ -51,6 +51,8 @@ let keep: ShelfKind | null = null;
 let losses = 0;
 /** What follows when the model is back: the broken answer is gone on with, or the conversation is read only. */
 let unfinished = false;
+/** The message in the box waits for the model. */
+let waiting = false;
 /** What waits for the end of the answer. */
 let later: (() => void) | null = null;
 let saving = 0;
@@ -67,6 +69,10 @@ const view = new View(
   document.body,
   {
     load: () => void load(false),
+    loadAndSend: () => {
+      waiting = true;
+      void load(false);
+    },
     useHere: () => void load(true),
     cancel,
     send,
@@ -275,7 +281,10 @@ function receive(response: Response): void {
       });
       void readShelf();
       void keepPage();
-      if (unfinished) resumeAnswer();
+      if (unfinished) {
+        resumeAnswer();
+        if (waiting) later = () => view.send();
+      } else if (waiting) view.send();
       else refill(say.refilled.loaded);
       break;
     case "emptied":
@@ -340,6 +349,7 @@ function discard(): void {
   worker?.terminate();
   worker = null;
   later = null;
+  waiting = false;
 }
 
 /** Says so when the model falls silent; it may only be slow, so nothing is ended. */
@@ -361,9 +371,19 @@ function pulls(): void {
 
 function send(text: string, from: number | null): void {
   if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
-  else if (state.phase !== "ready") dispatch({ kind: "hint", text: say.loadFirst });
-  else if (text.trim() === "") dispatch({ kind: "hint", text: say.emptyMessage });
-  else {
+  else if (text.trim() === "") {
+    dispatch({ kind: "hint", text: say.emptyMessage });
+    if (waiting && state.phase === "ready") refill(say.refilled.loaded);
+    waiting = false;
+  } else if (state.phase === "idle" || state.phase === "failed") {
+    dispatch({ kind: "hint", text: say.loadFirst });
+    view.offerToLoad();
+  } else if (state.phase !== "ready") {
+    dispatch({ kind: "hint", text: say.sentLater });
+    if (state.phase === "refilling") later = () => view.send();
+    else waiting = true;
+  } else {
+    waiting = false;
     view.clear();
     if (from !== null) dispatch({ kind: "kept", turns: from });
     ask(text);

@@ -133,7 +133,10 @@ export const ready = (where: string): string => `Ready. The model runs on ${wher
 export const writing = "Writing an answer.";
 export const refilling = "Reading the conversation again.";
 export const cancelled = "The download was cancelled. What came is kept; loading goes on from there.";
-export const loadFirst = "The model is not here yet: load it, then send. Your message stays in the box.";
+export const loadFirst = "The model is not here yet. Your message stays in the box.";
+export const loadAndSend = "Load it and send";
+export const notNow = "Not now";
+export const sentLater = "Your message is sent as soon as the model is ready.";
 export const stillWriting = "An answer is being written: stop it, or wait for its end, then send.";
 export const emptyMessage = "The message is empty: write something, then send.";
 export const silent = (seconds: number): string =>

@@ -26,6 +26,8 @@ export interface Wishes
     ChatsWishes,
     ModelsWishes {
   load(): void;
+  /** Loads the model, and sends then what is in the box. */
+  loadAndSend(): void;
   useHere(): void;
   cancel(): void;
   /** `from`: the turn that the text takes the place of; null for a new one. */
@@ -72,6 +74,8 @@ export class View {
   );
   private readonly toAnswer = button(say.skipToAnswer, () => this.transcript.toAnswer(), { class: "skip" });
   private readonly editing: HTMLElement;
+  private readonly offer: HTMLElement;
+  private readonly offered = el("p", { class: "muted" });
   private readonly values = {
     held: el("dd", { id: "held" }),
     bytes: el("dd", { id: "bytes" }),
@@ -135,6 +139,29 @@ export class View {
       button(say.stopEditing, () => this.stopEditing(), { class: "small" }),
     );
     this.editing.hidden = true;
+    this.offer = el(
+      "div",
+      { class: "editing" },
+      this.offered,
+      button(
+        say.loadAndSend,
+        () => {
+          this.offer.hidden = true;
+          wishes.loadAndSend();
+          this.box.focus();
+        },
+        { class: "small" },
+      ),
+      button(
+        say.notNow,
+        () => {
+          this.offer.hidden = true;
+          this.box.focus();
+        },
+        { class: "small" },
+      ),
+    );
+    this.offer.hidden = true;
     const form = this.form();
     const numbers = el(
       "dl",
@@ -147,7 +174,7 @@ export class View {
     const panel = (name: ViewName, ...children: Node[]): HTMLElement =>
       el("section", { id: name, class: name, role: "tabpanel", "aria-labelledby": `${name}-tab` }, ...children);
     this.panels = {
-      chat: panel("chat", this.transcript.element, numbers, this.editing, form),
+      chat: panel("chat", this.transcript.element, numbers, this.editing, this.offer, form),
       compare: panel("compare", ...compare(settings)),
     };
     const tablist = el("div", { class: "tabs", role: "tablist", "aria-label": say.views }, ...Object.values(this.tabs));
@@ -238,18 +265,27 @@ export class View {
       el("div", { class: "buttons" }, this.sendButton, this.stopButton),
       el("p", { id: "hint", class: "muted" }, say.messageHint),
     );
-    const send = (): void => this.wishes.send(this.box.value, this.from);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      send();
+      this.send();
     });
     this.box.addEventListener("keydown", (event) => {
       // 229 is what some browsers report for the Enter that ends a composition.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
       event.preventDefault();
-      send();
+      this.send();
     });
     return form;
+  }
+
+  /** Sends what is in the box. */
+  send(): void {
+    this.wishes.send(this.box.value, this.from);
+  }
+
+  /** Asks whether the model is to be loaded for the message in the box. */
+  offerToLoad(): void {
+    this.offer.hidden = false;
   }
 
   private watchKeys(): void {
@@ -346,11 +382,14 @@ export class View {
     const focused = document.activeElement;
     this.drawLoader(state, terms, elsewhere);
     const ready = state.phase === "ready";
-    this.sendButton.disabled = !ready;
+    const writing = state.phase === "writing";
+    this.sendButton.disabled = writing;
+    setText(this.offered, terms);
+    if (state.phase !== "idle" && state.phase !== "failed") this.offer.hidden = true;
     // One filled button on the page: what is to be done next.
     this.sendButton.classList.toggle("primary", ready);
-    this.toAnswer.hidden = state.phase === "writing" || !state.turns.some(({ who }) => who === "model");
-    this.stopButton.disabled = state.phase !== "writing" && state.phase !== "refilling";
+    this.toAnswer.hidden = writing || !state.turns.some(({ who }) => who === "model");
+    this.stopButton.disabled = !writing && state.phase !== "refilling";
     // A button that is switched off or taken away drops the focus to nowhere; hand it on instead.
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;
     if (focused.closest("dialog") !== null) return;

@@ -107,15 +107,61 @@ test("keys: Enter sends, Shift and Enter makes a line, a composition is left alo
   await expect(log.locator(".turn")).toHaveCount(2);
 });
 
-test("a message sent before the model is there stays in the box", async ({ page }) => {
-  await mock(page);
+test("a message sent before the model is there: the page asks, loads nothing by itself, and then sends it", async ({
+  page,
+}) => {
+  await mock(page, { most: 10 });
+  const fetched: string[] = [];
+  page.on("request", (request) => fetched.push(request.url()));
+  const models = (): string[] => fetched.filter((url) => url.endsWith(".gguf"));
   await page.goto("/?backend=cpu");
-  const { message, status, send } = parts(page);
-  await expect(send).toBeDisabled();
-  await message.fill("Hello");
+  const { message, status, send, load, note } = parts(page);
+  await expect(load).toBeEnabled();
+  const offer = page.getByRole("button", { name: "Load it and send" });
+  await expect(offer).toBeHidden();
+  await page.getByRole("button", { name: "Explain rain to a child" }).click();
+  await send.click();
+  await expect(status).toContainText("The model is not here yet. Your message stays in the box.");
+  await expect(page.locator("#chat")).toContainText("SmolLM2-135M-Instruct, 98 MB, licence Apache-2.0.");
+  await page.getByRole("button", { name: "Not now" }).click();
+  await expect(offer).toBeHidden();
+  await expect(message).toHaveValue("Explain rain to a child");
+  expect(models()).toEqual([]);
   await message.press("Enter");
-  await expect(status).toContainText("load it, then send. Your message stays in the box.");
-  await expect(message).toHaveValue("Hello");
+  await offer.click();
+  await expect(message).toBeFocused();
+  await expect(page.locator(".turn.you .text")).toHaveText("Explain rain to a child");
+  await expect(note).toHaveText("10 tokens.");
+  await expect(message).toHaveValue("");
+});
+
+test("a message sent while the model is loaded, or the conversation read again, waits for it", async ({ page }) => {
+  await mock(page, { most: 10, delay: 30, prompt: 20 });
+  let go = (): void => {};
+  const gate = new Promise<void>((resolve) => (go = resolve));
+  await page.context().route("**/models/*.gguf", async (route) => {
+    await gate;
+    await route.fallback();
+  });
+  await page.goto("/?backend=cpu&load=1");
+  const { status, note, log } = parts(page);
+  await expect(status).toContainText("Loading the model.");
+  await ask(page, "Hello");
+  await expect(status).toContainText("Your message is sent as soon as the model is ready.");
+  go();
+  await expect(note).toHaveText("10 tokens.");
+  await expect(page.locator(".turn.you .text")).toHaveText("Hello");
+  await page.reload();
+  await ask(page, "And more");
+  await expect(page.locator(".turn.you .text")).toHaveText(["Hello", "And more"]);
+  await expect(note).toHaveText("10 tokens.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Storage of one value").selectOption("f32");
+  await expect(status).toContainText("Reading the conversation again.");
+  await ask(page, "Third");
+  await expect(page.locator(".turn.you .text")).toHaveText(["Hello", "And more", "Third"]);
+  await expect(log).toContainText("you changed a setting");
+  await expect(page.locator(".turn.model")).toHaveCount(3);
 });
 
 test("a prompt longer than the cache streams through and says what has left", async ({ page }) => {
