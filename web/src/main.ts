@@ -1,8 +1,9 @@
 // Ties the page together: wishes go to the worker, its answers to the state, the state to the view.
 
 import type { Backend } from "../../crates/wasm/types";
+import { Awake } from "./awake.ts";
 import { Chats, exported, imported, newChat, titleOf } from "./chats.ts";
-import { download } from "./dom.ts";
+import { download, keys } from "./dom.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
 import { format, MODEL, parse, type Theme } from "./settings.ts";
@@ -25,6 +26,8 @@ const LOOP = { most: 3, within: 60_000 };
 const THEME = "sinkstream-theme";
 const CHAT = "sinkstream-chat";
 const LOADS = "sinkstream-loads";
+const AWAKE = "sinkstream-awake";
+const SPOKEN = "sinkstream-spoken";
 
 const address = new URLSearchParams(location.search);
 const seed = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
@@ -48,6 +51,8 @@ let keep: ShelfKind | null = null;
 let losses = 0;
 /** What follows when the model is back: the broken answer is gone on with, or the conversation is read only. */
 let unfinished = false;
+/** The message in the box waits for the model. */
+let waiting = false;
 /** What waits for the end of the answer. */
 let later: (() => void) | null = null;
 let saving = 0;
@@ -55,6 +60,8 @@ let saving = 0;
 let elsewhere = false;
 /** Gives the model to other tabs. */
 let release: (() => void) | null = null;
+/** The chat of which it was said that its cache is full. */
+let overflowed = "";
 /** When the title was last written. */
 let titled = 0;
 
@@ -62,6 +69,10 @@ const view = new View(
   document.body,
   {
     load: () => void load(false),
+    loadAndSend: () => {
+      waiting = true;
+      void load(false);
+    },
     useHere: () => void load(true),
     cancel,
     send,
@@ -72,6 +83,8 @@ const view = new View(
     settings: changeSettings,
     backend: (backend) => afterAnswer(() => void changeBackend(backend)),
     system: (text) => afterAnswer(() => changeSystem(text)),
+    awake: keepAwake,
+    spoken: setSpoken,
     newChat: () => afterStop(() => openChat(newChat())),
     openChat: (id) => afterStop(() => void openKept(id)),
     removeChat: (id) => void removeChat(id),
@@ -94,7 +107,10 @@ const view = new View(
   settings,
 );
 const speech = new Speech(view.region);
+const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 setTheme(settings.theme ?? storedTheme());
+keepAwake(stored(localStorage, AWAKE) === "1");
+setSpoken(stored(localStorage, SPOKEN));
 frame = requestAnimationFrame(paint);
 
 const chats = await Chats.open();
@@ -128,8 +144,12 @@ function dispatch(action: Action): void {
   state = reduce(state, action);
   const answer = state.turns.at(-1);
   if (answer?.who === "model") {
-    if (state.phase === "writing") speech.follow(answer.text, answer.tokens, performance.now());
-    else if (before.phase === "writing") speech.end(answer.text, performance.now());
+    if (state.phase === "writing") speech.follow(answer.text, answer.tokens);
+    else if (before.phase === "writing") speech.end(answer.text);
+  }
+  if (state.firstLeft !== null && state.chat.id !== overflowed) {
+    overflowed = state.chat.id;
+    speech.tell(say.oldestLeave);
   }
   if (before.turns !== state.turns || before.chat !== state.chat) {
     if (before.phase === state.phase && state.phase === "writing") saveSoon();
@@ -261,7 +281,10 @@ function receive(response: Response): void {
       });
       void readShelf();
       void keepPage();
-      if (unfinished) resumeAnswer();
+      if (unfinished) {
+        resumeAnswer();
+        if (waiting) later = () => view.send();
+      } else if (waiting) view.send();
       else refill(say.refilled.loaded);
       break;
     case "emptied":
@@ -326,6 +349,7 @@ function discard(): void {
   worker?.terminate();
   worker = null;
   later = null;
+  waiting = false;
 }
 
 /** Says so when the model falls silent; it may only be slow, so nothing is ended. */
@@ -347,9 +371,19 @@ function pulls(): void {
 
 function send(text: string, from: number | null): void {
   if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
-  else if (state.phase !== "ready") dispatch({ kind: "hint", text: say.loadFirst });
-  else if (text.trim() === "") dispatch({ kind: "hint", text: say.emptyMessage });
-  else {
+  else if (text.trim() === "") {
+    dispatch({ kind: "hint", text: say.emptyMessage });
+    if (waiting && state.phase === "ready") refill(say.refilled.loaded);
+    waiting = false;
+  } else if (state.phase === "idle" || state.phase === "failed") {
+    dispatch({ kind: "hint", text: say.loadFirst });
+    view.offerToLoad();
+  } else if (state.phase !== "ready") {
+    dispatch({ kind: "hint", text: say.sentLater });
+    if (state.phase === "refilling") later = () => view.send();
+    else waiting = true;
+  } else {
+    waiting = false;
     view.clear();
     if (from !== null) dispatch({ kind: "kept", turns: from });
     ask(text);
@@ -377,7 +411,7 @@ function regenerate(): void {
 function goOn(): void {
   if (state.phase !== "ready") return;
   if (!state.synced) return resumeAnswer();
-  speech.begin();
+  speech.proceed(state.turns[lastSaid(state.turns)]?.text.length ?? 0);
   dispatch({ kind: "proceeding", reread: false });
   post({ kind: "proceed", options: state.options });
   pulls();
@@ -388,7 +422,7 @@ function resumeAnswer(): void {
   const { options, wanted: cache, place, turns } = state;
   const last = turns[lastSaid(turns)];
   if (last?.who !== "model") return refill(say.refilled.loaded);
-  speech.begin();
+  speech.proceed(last.text.length);
   dispatch({ kind: "proceeding", reread: true });
   if (place !== null) {
     dispatch({ kind: "hint", text: say.goingOn(last.tokens, say.where(place.backend, place.adapter)) });
@@ -562,6 +596,8 @@ async function clearStorage(): Promise<void> {
   for (const storage of [sessionStorage, localStorage]) {
     for (const key of [THEME, CHAT, LOADS]) put(storage, key, null);
   }
+  keepAwake(false);
+  setSpoken(null);
   source = source.kind === "stored" ? ours : source;
   dispatch({ kind: "opened", chat: newChat() });
   dispatch({ kind: "cancelled" });
@@ -594,6 +630,19 @@ async function copy(text: string): Promise<void> {
 function setTheme(theme: Theme): void {
   put(localStorage, THEME, theme === "system" ? null : theme);
   view.showTheme(theme);
+}
+
+function keepAwake(wanted: boolean): void {
+  put(localStorage, AWAKE, wanted ? "1" : null);
+  view.drawer.showAwake(wanted);
+  awake.want(wanted);
+}
+
+function setSpoken(wanted: string | null): void {
+  const spoken = keys(say.spokenNames).find((name) => name === wanted) ?? "sentences";
+  put(localStorage, SPOKEN, spoken === "sentences" ? null : spoken);
+  view.drawer.showSpoken(spoken);
+  speech.spoken = spoken;
 }
 
 function storedTheme(): Theme {

@@ -150,6 +150,45 @@ test("on a phone the menu opens and closes, and everything in it is large enough
   expect(await sideways(page)).toBeLessThanOrEqual(0);
 });
 
+test("on a phone Escape closes the menu, and what was opened from it gives the focus back to it", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  await mock(page);
+  await page.goto("/?backend=cpu");
+  const menu = page.getByRole("button", { name: "Menu" });
+  await menu.click();
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Escape");
+  await expect(menu).toHaveAttribute("aria-expanded", "false");
+  await expect(menu).toBeFocused();
+  for (const name of ["Settings", "Chats", "Help"]) {
+    await menu.click();
+    await page.getByRole("button", { name, exact: true }).click();
+    await expect(page.getByRole("heading", { name, exact: true })).toBeVisible();
+    await page.keyboard.press("Escape");
+    await expect(menu, name).toBeFocused();
+  }
+});
+
+test("turns are headings, and one key from the message the last answer begins", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  const skip = page.getByRole("button", { name: "To the answer" });
+  await expect(skip).toHaveCount(0);
+  for (const text of ["one", "two"]) {
+    await ask(page, text);
+    await expect(parts(page).message).toBeFocused();
+    await expect(parts(page).note).toHaveText("3 tokens.");
+  }
+  await expect(page.getByRole("heading", { level: 3 }).filter({ hasText: /^(You|Model)/ })).toHaveCount(4);
+  await page.keyboard.press("Shift+Tab");
+  await expect(skip).toBeFocused();
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("heading", { name: "Model" }).last()).toBeFocused();
+  await page.keyboard.press("Tab");
+  await expect(page.getByRole("button", { name: "Copy, turn 4" })).toBeFocused();
+  expect(await violations(page)).toEqual([]);
+});
+
 for (const media of [
   { forcedColors: "active" },
   { reducedMotion: "reduce" },

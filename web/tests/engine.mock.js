@@ -95,6 +95,9 @@ export class Engine {
 
   reset(settings) {
     this.alone();
+    const { policy, kv, kv_k = kv, kv_v = kv } = settings;
+    if (policy === "recompute" && `${kv_k}${kv_v}`.includes("int"))
+      throw new Error("recompute keeps nothing that could be packed: store its keys and values as f32, f16 or bf16");
     this.settings = settings;
     this.stream = 0;
     return this.cache();

@@ -122,3 +122,12 @@ export async function ask(page: Page, text: string): Promise<Locator> {
   await send.click();
   return answer;
 }
+
+/** Numbers from 0 to 1, the same for the same seed. */
+export function random(seed: number): () => number {
+  let state = (seed % 2_147_483_646) + 1;
+  return () => {
+    state = (state * 48_271) % 2_147_483_647;
+    return state / 2_147_483_647;
+  };
+}

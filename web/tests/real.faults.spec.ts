@@ -1,0 +1,158 @@
+// What breaks while the real model writes, at random moments: each time the transcript is whole, and the next answer
+// comes. A few times each with the other specs of the real model; `npm run faults` tries each many times. The server
+// is named by SINKSTREAM_URL, the moments by SINKSTREAM_SEED.
+
+import { readFileSync } from "node:fs";
+import { test as base, type BrowserContext, expect, type Page } from "@playwright/test";
+import { ask, parts, random } from "./page.ts";
+
+export interface Options {
+  /** How often each fault is tried. */
+  times: number;
+}
+
+const test = base.extend<Options>({ times: [2, { option: true }] });
+test.setTimeout(15 * 60_000);
+
+const SEED = Number(process.env["SINKSTREAM_SEED"] ?? Date.now() % 1_000_000);
+const patient = { timeout: 120_000 };
+const CACHE = "load=1&sinks=4&recent=124&temperature=0.7&seed=1";
+
+interface Turn {
+  role: "user" | "assistant";
+  text: string;
+}
+
+const table: { kind: string; "times tried": number; "times whole": number }[] = [];
+
+test.afterAll(() => {
+  console.log(`seed ${SEED}`);
+  console.table(table);
+});
+
+/** Writes down the page's workers, so that the newest can be ended as a browser ends one: without a word. */
+async function open(context: BrowserContext, query: string): Promise<Page> {
+  const page = await context.newPage();
+  await page.addInitScript(() => {
+    const workers: Worker[] = [];
+    Object.assign(window, { workers });
+    window.Worker = class extends Worker {
+      constructor(url: string | URL, options?: WorkerOptions) {
+        super(url, options);
+        workers.push(this);
+      }
+    };
+  });
+  await page.goto(`/?${query}`);
+  await expect(parts(page).status).toContainText("Ready.", patient);
+  return page;
+}
+
+/** All that was said, as the page hands it out. */
+async function transcript(page: Page): Promise<Turn[]> {
+  await page.getByRole("button", { name: "Chats" }).click();
+  const saved = page.waitForEvent("download");
+  await page.getByRole("button", { name: "Export this chat" }).click();
+  const { turns } = JSON.parse(readFileSync(await (await saved).path(), "utf8")) as { turns: Turn[] };
+  await page.keyboard.press("Escape");
+  return turns.filter(({ role }) => role === "user" || role === "assistant");
+}
+
+/** The answer is complete, and the page waits for the next message. */
+async function settled(page: Page): Promise<void> {
+  const { note, status } = parts(page);
+  const again = page.getByRole("button", { name: /^(Go on|Write again), turn/ }).first();
+  await expect(async () => {
+    await expect(status).toContainText("Ready.");
+    // A tab that was closed has the answer as far as it was; whoever comes back goes on with it.
+    if (/broke off/.test((await note.textContent()) ?? "")) await again.click();
+    await expect(note).toHaveText(/^[\d,]+ tokens?(, cut at the limit asked for|, stopped)?\./, { timeout: 1 });
+  }).toPass(patient);
+}
+
+/** What can be compared of a text while it is written: Markdown moves all but its letters. */
+const letters = (text: string): string => text.replaceAll(/[^\p{L}]/gu, "");
+
+/**
+ * Asks, lets `longest` milliseconds pass at most, breaks something, and looks at what is left of the conversation; so
+ * many times, each answer being the one that comes after the fault before.
+ */
+async function tried(
+  kind: string,
+  times: number,
+  longest: number,
+  page: Page,
+  fault: (page: Page) => Promise<Page>,
+): Promise<void> {
+  const next = random(SEED + kind.length);
+  const row = { kind, "times tried": times, "times whole": 0 };
+  table.push(row);
+  let before: Turn[] = [];
+  for (let i = 0; i < times; i += 1) {
+    const question = `Tell me something about the number ${i + 1}.`;
+    await ask(page, question);
+    await page.waitForTimeout(next() * longest);
+    const seen = (await parts(page).answer.textContent()) ?? "";
+    page = await fault(page);
+    await settled(page);
+    const turns = await transcript(page);
+    const last = turns.at(-1);
+    expect(turns.slice(0, -2), `${kind}, ${i + 1}: what was said before`).toEqual(before);
+    expect(turns.at(-2), `${kind}, ${i + 1}: the question`).toMatchObject({ role: "user", text: question });
+    expect(last?.role).toBe("assistant");
+    expect(letters(last?.text ?? ""), `${kind}, ${i + 1}: the answer`).toMatch(/./);
+    expect(letters((await parts(page).answer.textContent()) ?? "").startsWith(letters(seen)), seen).toBe(true);
+    before = turns;
+    row["times whole"] += 1;
+  }
+  await ask(page, "And another one.");
+  await expect(parts(page).answer).not.toBeEmpty(patient);
+}
+
+test("Stop, then Send", async ({ context, times }) => {
+  const page = await open(context, `backend=cpu&${CACHE}&max=200`);
+  await tried("Stop, then Send", Math.min(times, 20), 1500, page, async () => {
+    await page.keyboard.press("Escape");
+    return page;
+  });
+});
+
+test("the worker is killed", async ({ context, times }) => {
+  const page = await open(context, `backend=cpu&${CACHE}&max=48`);
+  await tried("worker killed", times, 1500, page, async () => {
+    const count = () => page.evaluate(() => (window as unknown as { workers: Worker[] }).workers.length);
+    const had = await count();
+    await page.evaluate(() => (window as unknown as { workers: Worker[] }).workers.at(-1)?.terminate());
+    await expect.poll(count, patient).toBe(had + 1);
+    return page;
+  });
+});
+
+test("the tab is closed and opened again", async ({ context, times }) => {
+  const query = `backend=cpu&${CACHE}&max=48`;
+  await tried("tab closed", times, 1500, await open(context, query), async (page) => {
+    await page.close();
+    return open(context, query);
+  });
+});
+
+test("the device is destroyed", async ({ context, times }) => {
+  // The worker's own script, with a hook in front of it.
+  await context.route("**/assets/worker-*.js", async (route) => {
+    const response = await route.fetch();
+    const hook = `{
+      const { requestDevice } = GPUAdapter.prototype;
+      GPUAdapter.prototype.requestDevice = async function (...asked) {
+        const device = await requestDevice.apply(this, asked);
+        new BroadcastChannel("destroy").onmessage = () => device.destroy();
+        return device;
+      };
+    }\n`;
+    await route.fulfill({ response, body: hook + (await response.text()) });
+  });
+  const query = `backend=webgpu&${CACHE}&max=6`;
+  await tried("device destroyed", times, 6000, await open(context, query), async (page) => {
+    await page.evaluate(() => new BroadcastChannel("destroy").postMessage(null));
+    return page;
+  });
+});
