@@ -1,6 +1,6 @@
 // Every word that the page says, in English. Numbers are put in here and nowhere else.
 
-import type { Backend, Policy, Storage } from "../../crates/wasm/types";
+import type { Backend, LaneSettings, Policy, Storage } from "../../crates/wasm/types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -365,6 +365,20 @@ export const lanes: [name: "window" | "sinks" | "dense" | "recompute", label: st
 ];
 export const honest =
   "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.";
+
+/** "window 128", "sinks 4+124 int4". */
+export function laneName({ policy, sinks, recent, kv, ...other }: LaneSettings): string {
+  const size = policy === "dense" ? "" : policy === "sinks" ? ` ${sinks}+${recent}` : ` ${recent}`;
+  const [keys, values] = [other.kv_k ?? kv, other.kv_v ?? kv];
+  return [
+    `${policy}${size}`,
+    ...(keys === values ? (keys === "f16" ? [] : [keys]) : [`keys ${keys}, values ${values}`]),
+    ...(other.softmax === "one" ? ["softmax1"] : []),
+    ...(other.positions === "stream" ? ["stream positions"] : []),
+    ...(other.zero_sinks === true ? ["empty sinks"] : []),
+    ...(other.sink_text ? ["own sinks"] : []),
+  ].join(" ");
+}
 
 // Numbers beside the conversation.
 
