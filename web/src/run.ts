@@ -162,8 +162,12 @@ export type Beginning = Pick<RunState, "title" | "origin" | "mode" | "made" | "m
 
 /** What changes a run. */
 export type RunStep =
-  | { kind: "begin"; run: Beginning; lanes: LaneSettings[] }
-  /** `attention`: the head that the step's `probs` are of; the one that was asked for where it is left out. */
+  /** `names`: of lanes that their settings do not tell apart. */
+  | { kind: "begin"; run: Beginning; lanes: LaneSettings[]; names?: string[] }
+  /**
+   * `attention`: the head that the step's `probs` are of; the one that was asked for where it is left out. A `sink_mass` or
+   * `first_mass` of one number is the mean of all heads.
+   */
   | { kind: "step"; step: CompareStep; attention?: LaneHead | null }
   | { kind: "probs"; lane: number; layer: number; head: number }
   | { kind: "mark"; mark: Mark }
@@ -214,7 +218,7 @@ export function emptyRun(): RunState {
 export function reduceRun(state: RunState, step: RunStep): RunState {
   switch (step.kind) {
     case "begin":
-      return begun(state, step.run, step.lanes);
+      return begun(state, step.run, step.lanes, step.names);
     case "step":
       return stepped(state, step.step, step.attention === undefined ? state.asked : step.attention);
     case "probs": {
@@ -298,13 +302,13 @@ function chatCache({ held, capacity, sinks, tail, parts }: CacheState): Pick<
 
 // The lanes.
 
-function begun(state: RunState, run: Beginning, lanes: LaneSettings[]): RunState {
+function begun(state: RunState, run: Beginning, lanes: LaneSettings[], names: string[] = []): RunState {
   return {
     ...emptyRun(),
     ...run,
     roll: state.roll,
     reference: run.mode === "forced" ? referenceOf(lanes) : null,
-    lanes: lanes.map(newLane),
+    lanes: lanes.map((settings, i) => newLane(settings, names[i] ?? laneName(settings))),
   };
 }
 
@@ -316,9 +320,9 @@ function referenceOf(lanes: readonly LaneSettings[]): number | null {
   return null;
 }
 
-function newLane(settings: LaneSettings): LaneState {
+function newLane(settings: LaneSettings, name: string): LaneState {
   return {
-    name: laneName(settings),
+    name,
     settings,
     at: 0,
     held: 0,
@@ -429,7 +433,7 @@ function laneStepped(
     dense: push(lane.dense, i, dense_bytes),
     occupancy: push(lane.occupancy, i, held),
     attention: mass.length === 0 ? lane.attention : push(lane.attention, i, average(mass)),
-    heads: mass.length === 0 ? lane.heads : mass,
+    heads: mass.length <= 1 ? lane.heads : mass,
     probs:
       read.probs === undefined || head === null
         ? lane.probs

@@ -366,17 +366,27 @@ export const lanes: [name: "window" | "sinks" | "dense" | "recompute", label: st
 export const honest =
   "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.";
 
-/** "window 128", "sinks 4+124 int4". */
+// Recorded runs.
+
+export const notARun = (file: string, why: string): string => `${file} cannot be played: ${why}.`;
+export const noRunFormat = "it does not say “sinkstream-run”";
+export const newerRun = (version: unknown, known: number): string =>
+  `it has version ${String(version)}, and this page knows ${known}`;
+export const wrongPlace = (place: string): string => `“${place}” is missing or is not as it must be`;
+
+/** A lane by its settings, as the program's tables name it: "window 128", "sinks 4+124 int4". */
 export function laneName({ policy, sinks, recent, kv, ...other }: LaneSettings): string {
-  const size = policy === "dense" ? "" : policy === "sinks" ? ` ${sinks}+${recent}` : ` ${recent}`;
+  const size = { dense: "", window: ` ${recent}`, recompute: ` ${recent}`, sinks: ` ${sinks}+${recent}` }[policy];
   const [keys, values] = [other.kv_k ?? kv, other.kv_v ?? kv];
   return [
     `${policy}${size}`,
-    ...(keys === values ? (keys === "f16" ? [] : [keys]) : [`keys ${keys}, values ${values}`]),
+    ...(keys !== values ? [`K ${keys} V ${values}`] : keys === "f16" ? [] : [keys]),
+    ...((other.group ?? 32) === 32 ? [] : [`group ${other.group}`]),
+    ...((other.tail ?? 32) === 32 ? [] : [`tail ${other.tail}`]),
+    ...(other.positions === "stream" ? ["stream"] : []),
     ...(other.softmax === "one" ? ["softmax1"] : []),
-    ...(other.positions === "stream" ? ["stream positions"] : []),
-    ...(other.zero_sinks === true ? ["empty sinks"] : []),
-    ...(other.sink_text ? ["own sinks"] : []),
+    ...(other.zero_sinks === true ? ["zero sinks"] : []),
+    ...(other.sink_text ? [`text ${JSON.stringify(other.sink_text)}`] : []),
   ].join(" ");
 }
 
