@@ -62,6 +62,8 @@ export interface LaneState {
   tokens: readonly Token[];
   /** -ln p by stream index, exact, for the first `EXACT` tokens; NaN where it is not known. */
   losses: Float32Array;
+  /** Ids by stream index, for the first `EXACT` tokens; -1 where one is not known. */
+  ids: Int32Array;
   /** Sum of the losses and number of them, for the perplexity of all and of the last `roll`. */
   loss: Series;
   /** Mean loss of the last `roll` tokens, by stream index. */
@@ -111,6 +113,8 @@ export interface RunState {
   /** Index of the lane that losses are compared with: dense, or else sinks; null where there is none, and in free lanes. */
   reference: number | null;
   lanes: readonly LaneState[];
+  /** The text that came with an id, of all ids in `LaneState.ids`. */
+  vocab: ReadonlyMap<number, string>;
   marks: readonly Mark[];
   /** A cursor that all figures share; null follows the end. */
   cursor: number | null;
