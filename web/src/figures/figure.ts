@@ -2,7 +2,7 @@
 // page, the exported files and the text alternative all come from these.
 
 import type { RunState } from "../run.ts";
-import type { Box, Rect, Shape } from "./shapes.ts";
+import type { Box, Point, Rect, Shape } from "./shapes.ts";
 
 export const FIGURES = ["cost", "cache", "attention", "memory", "time", "knows"] as const;
 export type FigureId = (typeof FIGURES)[number];
@@ -16,12 +16,16 @@ export interface Choices {
   /** The lane of the figures that show one. */
   lane: number;
   /** Memory on a logarithmic axis. */
-  log: boolean;
+  logMemory: boolean;
+  /** Attention on slots on a logarithmic axis. */
+  logShare: boolean;
   /** The head whose attention over the slots is shown. */
   head: { lane: number; layer: number; head: number } | null;
+  /** Nothing may flash. */
+  still: boolean;
 }
 
-export const CHOICES: Choices = { view: "cost", span: null, lane: 0, log: false, head: null };
+export const CHOICES: Choices = { view: "cost", span: null, lane: 0, logMemory: false, logShare: false, head: null, still: false };
 
 /** A cell of a table: a number as it is, null where it is not known. */
 export type Value = string | number | null;
@@ -77,6 +81,8 @@ export interface Grid {
   size(run: RunState, box: Box, choices: Choices): { rows: number; columns: number };
   /** Null where there is no cell. */
   cell(run: RunState, box: Box, choices: Choices, row: number, column: number): Cell | null;
+  /** The cell at a point of the drawing. */
+  hit(run: RunState, box: Box, choices: Choices, point: Point): { row: number; column: number } | null;
 }
 
 export interface Cell {
