@@ -274,7 +274,7 @@ class LaneView {
     const { health, settings } = lane;
     setText(this.quality, run.mode === "forced" ? say.laneFacts.perplexity(run.roll) : say.laneFacts.surprise);
     const ppl = recentPerplexity(lane);
-    setText(this.facts.quality, ppl === null ? say.UNKNOWN : run.mode === "forced" ? say.perplexity(ppl) : say.nats(Math.log(ppl)));
+    setText(this.facts.quality, ppl === null ? say.UNKNOWN : run.mode === "forced" ? say.perplexity(ppl) : say.natsOf(Math.log(ppl)));
     setText(this.facts.memory, lane.at === 0 ? say.UNKNOWN : say.megabytes(totalBytes(lane.bytes)));
     const ms = lane.ms.bins.at(-1);
     setText(this.facts.time, ms === undefined ? say.UNKNOWN : say.milliseconds(mean(ms)));

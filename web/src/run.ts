@@ -80,6 +80,8 @@ export interface LaneState {
    * by all states, so it is to be read up to `at` only.
    */
   losses: Float32Array;
+  /** Ids by stream index, for the first `EXACT` tokens; -1 where one is not known. Grows and is read as `losses`. */
+  ids: Int32Array;
   /** Loss, and loss beyond the reference's (NaN where there is none), of the last steps with a known loss, oldest first. */
   recent: readonly (readonly [loss: number, extra: number])[];
   /** The losses; their sum and number give the perplexity. */
@@ -144,6 +146,8 @@ export interface RunState {
   /** Index of the lane that losses are compared with: dense, or else sinks; null where there is none, and in free lanes. */
   reference: number | null;
   lanes: readonly LaneState[];
+  /** The text that first came with an id, of all ids in `LaneState.ids`. Grows in place. */
+  vocab: Map<number, string>;
   marks: readonly Mark[];
   /** A cursor that all figures share; null follows the end. */
   cursor: number | null;
@@ -208,6 +212,7 @@ export function emptyRun(): RunState {
     roll: ROLL,
     reference: null,
     lanes: [],
+    vocab: new Map(),
     marks: [],
     cursor: null,
     asked: null,
@@ -336,6 +341,7 @@ function newLane(settings: LaneSettings, name: string): LaneState {
     first_tokens: [],
     tokens: [],
     losses: new Float32Array(),
+    ids: new Int32Array(),
     recent: [],
     loss: EMPTY,
     rolling: EMPTY,
@@ -363,6 +369,9 @@ function stepped(state: RunState, step: CompareStep, attention: LaneHead | null)
     const [before, read] = [lanes[index], step.lanes[index]];
     if (before === undefined || read === undefined || read === null) return;
     const reference = state.reference === null || state.reference === index ? null : (lanes[state.reference] ?? null);
+    // Text that came with several tokens is not the last one's.
+    if (read.i === before.at && read.i < EXACT && read.id !== UNKNOWN_TOKEN && !state.vocab.has(read.id))
+      state.vocab.set(read.id, read.text);
     const head = attention !== null && (state.mode === "chat" || attention.lane === index) ? attention : null;
     const after = laneStepped(state, before, read, index === state.reference ? before : reference, head);
     lanes[index] = after;
@@ -423,7 +432,8 @@ function laneStepped(
       lane.first_left ?? (evicted === null ? null : Math.max(lane.at, at - Math.max(1, evicted[1] - evicted[0]))),
     first_tokens: known && lane.first_tokens.length < wanted ? [...lane.first_tokens, token] : lane.first_tokens,
     tokens: known ? shortened([...lane.tokens, token]) : lane.tokens,
-    losses: nll === null || run.every > 1 ? lane.losses : written(lane.losses, i, nll),
+    losses: nll === null || run.every > 1 ? lane.losses : written(lane.losses, i, nll, Number.NaN),
+    ids: known ? written(lane.ids, i, read.id, UNKNOWN_TOKEN) : lane.ids,
     recent,
     loss: nll === null ? lane.loss : push(lane.loss, i, nll),
     rolling: nll === null ? lane.rolling : push(lane.rolling, i, lossOf(recent, run.roll / weight)),
@@ -458,15 +468,17 @@ function shortened(tokens: Token[]): Token[] {
   return tokens.length > TOKENS.most ? tokens.slice(TOKENS.drop) : tokens;
 }
 
-/** `losses` with the one at `i`, in place while there is room. */
-function written(losses: Float32Array, i: number, loss: number): Float32Array {
-  if (i >= EXACT) return losses;
-  let room = losses;
-  if (i >= losses.length) {
-    room = new Float32Array(Math.min(EXACT, Math.max(64, 2 * i))).fill(Number.NaN);
-    room.set(losses);
+/** `values` with the one at `i`, in place while there is room; `none` where there is none. */
+function written<T extends Float32Array | Int32Array>(values: T, i: number, value: number, none: number): T {
+  if (i >= EXACT) return values;
+  let room = values;
+  if (i >= values.length) {
+    const longer = Math.min(EXACT, Math.max(64, 2 * i));
+    room = (values instanceof Float32Array ? new Float32Array(longer) : new Int32Array(longer)) as T;
+    room.fill(none);
+    room.set(values);
   }
-  room[i] = loss;
+  room[i] = value;
   return room;
 }
 

@@ -421,8 +421,7 @@ export const laneFacts = {
 };
 const threeDigits = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
 export const perplexity = (value: number): string => (value < 1000 ? threeDigits.format(value) : count(value));
-const hundredths = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
-export const nats = (value: number): string => `${hundredths.format(value)} nats`;
+export const natsOf = (value: number): string => `${inNats(value)} nats`;
 export const milliseconds = (ms: number): string => `${tenths.format(ms)} ms`;
 export function health(
   kind: "steady" | "repeating" | "losing",
@@ -588,65 +587,316 @@ export const runs = (backend: Backend, adapter: string | null): string =>
 
 // Figures.
 
-export const streamAxis = "stream position (tokens)";
-export const firstLeft = "first word left";
+const hundredths = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const upToHundredths = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const shareTenths = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
 
-export const occupancy = {
-  title: "What is in the cache now",
+const minus = (text: string): string => text.replace("-", "\u2212");
+const inNats = (value: number): string => minus(hundredths.format(value));
+const inMs = (ms: number): string => `${tenths.format(ms)} ms`;
+const inBytes = (bytes: number): string => `${count(bytes)} ${bytes === 1 ? "byte" : "bytes"}`;
+/** A share so small that whole percents would say nothing of it. */
+const smallShare = (part: number): string => (part < 0.1 ? shareTenths : share).format(part);
+/** A token in quotes, so that spaces and line breaks in it can be told. */
+const quoted = (token: string): string => `“${token.replaceAll("\n", "⏎")}”`;
+
+function list(parts: readonly string[]): string {
+  return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1) ?? ""}`;
+}
+
+export const axisNumber = (value: number): string => minus(upToHundredths.format(value));
+export const shareTick = (value: number): string => (value === 0 || value >= 0.01 ? String(value) : `${value * 100}%`);
+export const tokensAxis = "tokens";
+export const nats = "nats";
+export const linear = "Linear";
+export const log = "Log";
+export const noToken = "No token has been read yet.";
+export const showLane = (lane: string): string => `Show the lane ${lane}`;
+export const trainedLength = (tokens: number): string => `trained length, ${count(tokens)}`;
+export const marks = {
+  first_left: "first word left",
+  trained: "trained length",
+  setting: "you changed a setting",
+  refilled: "refilled from the text",
+  repeating: "▲ repeating itself",
+  losing: "▲ losing the thread",
+};
+export const binned = (from: number, width: number, roll: number): string =>
+  `From row ${from} on, losses are not kept one by one: each is the mean of the last ${roll} tokens, taken over ${width} positions.`;
+
+/** When the first word left each lane. */
+export function leftSentence(lanes: readonly { name: string; at: number }[]): string {
+  const [first] = lanes;
+  if (first === undefined) return "No word has left yet.";
+  if (lanes.every(({ at }) => at === first.at)) return `The first word left at token ${count(first.at)}.`;
+  return `The first word left ${list(lanes.map(({ name: lane, at }) => `the ${lane} lane at token ${count(at)}`))}.`;
+}
+
+interface Reading {
+  name: string;
+  /** Loss on that token alone; null where it is not known. */
+  own: number | null;
+  /** What the curve says there. */
+  value: number | null;
+}
+
+export const cost = {
+  option: "Extra cost",
+  title: "Extra cost since the first word left",
   caption:
-    "Top: the whole stream; only the filled parts are still seen. Below: slots in use, which stop growing when the cache is full.",
-  axis: "slots",
-  capacity: "capacity",
-  held: "in use",
-  sinks: "sinks",
-  recent: "recent",
-  kept: "kept",
-  gone: "left the cache",
-  empty: "The cache is empty.",
-  words(held: number, capacity: number, sinks: number, stream: number): string {
-    const kept =
-      sinks > 0
-        ? `the first ${count(sinks)} tokens (sinks) and the last ${count(held - sinks)}`
-        : `the last ${count(held)} tokens`;
-    const left = stream - held;
-    return (
-      `${count(held)} of ${count(capacity)} slots are in use. The stream is ${count(stream)} tokens long. ` +
-      (left > 0 ? `Kept are ${kept}; ${count(left)} have left.` : "Every token is still in the cache.")
+    "All lanes read the same text. Zero means as good as keeping everything. Watch which line bends at the dashed mark.",
+  words(tokens: number, reference: string, lanes: readonly { name: string; nats: number }[]): string {
+    const costs = lanes.map(({ name: lane, nats: value }, i) =>
+      i === 0 ? `the ${lane} lane has cost ${inNats(value)} nats more than ${reference}` : `the ${lane} lane ${inNats(value)}`,
     );
+    return `After ${count(tokens)} tokens ${costs.length === 0 ? "there is nothing to compare" : list(costs)}.`;
+  },
+  reading(at: number, token: string | null, lanes: readonly Reading[], isCost: boolean, roll: number): string {
+    const what = isCost ? "extra cost so far" : `mean of ${count(roll)}`;
+    const parts = lanes.map(({ name: lane, own, value }) => {
+      const numbers = [own === null ? null : `${inNats(own)} nats`, value === null ? null : `${what} ${inNats(value)}`];
+      return `${lane} ${numbers.filter((n) => n !== null).join(", ")}`;
+    });
+    const where = `token ${count(at)}${token === null ? "" : `, ${quoted(token)}`}`;
+    return parts.length === 0 ? `${where}: nothing is known` : `${where}: ${parts.join("; ")}`;
+  },
+};
+
+export const loss = {
+  option: "Loss",
+  title: (roll: number): string => `Loss of each lane (mean of the last ${count(roll)} tokens)`,
+  caption:
+    "Lower is better; one nat is a factor of 2.7 in probability. The lines lie on each other until the mark.",
+  freeTitle: "Surprise at its own words",
+  freeCaption: "Falls when a lane repeats itself; not a measure of quality.",
+  roll: (tokens: number): string => `Mean of the last ${count(tokens)} tokens`,
+  words(tokens: number, roll: number, lanes: readonly { name: string; nats: number }[], forced: boolean): string {
+    if (lanes.length === 0) return noToken;
+    const what = forced ? "lost" : "was surprised by";
+    const parts = lanes.map(({ name: lane, nats: value }) => `${lane} ${inNats(value)}`);
+    return `Over the last ${count(Math.min(roll, tokens))} of ${count(tokens)} tokens each lane ${what}, in nats a token: ${list(parts)}.`;
+  },
+};
+
+export const cache = {
+  title: (lane: string | null): string => `What is in the cache now${lane === null ? "" : `: ${lane}`}`,
+  caption: (packed: boolean): string =>
+    packed
+      ? "Each cell is one token in reading order; its height is the memory it takes. Ringed cells never leave."
+      : "Each cell is one token in reading order. Ringed cells never leave. Below: slots in use over the stream.",
+  inUse: "in use",
+  kinds: {
+    sink: "sink",
+    packed: "packed",
+    tail: "tail, exact",
+    exact: "recent",
+    masked: "left, its group is not",
+    evicted: "just left",
+    empty: "empty",
+  },
+  packedAs: (kv: string): string => `packed ${kv}`,
+  slot(slot: number, capacity: number, token: string | null, position: number | null, kind: string, bytes: number | null): string {
+    return [
+      `slot ${count(slot)} of ${count(capacity)}`,
+      ...(token === null ? [] : [quoted(token)]),
+      position === null ? "not of the stream" : `stream ${count(position)}`,
+      kind,
+      ...(bytes === null ? [] : [`${inBytes(bytes)} in all layers`]),
+    ].join(", ");
+  },
+  emptySlot: (slot: number, capacity: number): string => `slot ${count(slot)} of ${count(capacity)}, empty`,
+  leftSlot: (position: number, masked: boolean): string =>
+    masked ? `stream ${count(position)}, has left; its group has not` : `stream ${count(position)}, has just left`,
+  several: (first: string, last: string): string => `from ${first}; to ${last}`,
+  none: "The cache is empty.",
+  words(now: {
+    held: number;
+    capacity: number;
+    sinks: number;
+    packed: number;
+    as: string;
+    exact: number;
+    came: number;
+    left: readonly [number, number] | null;
+    bytes: number;
+  }): string {
+    const parts = [
+      ...(now.sinks > 0 ? [`${count(now.sinks)} ${now.sinks === 1 ? "sink" : "sinks"}`] : []),
+      ...(now.packed > 0 ? [`${count(now.packed)} packed in ${now.as}`] : []),
+      ...(now.exact > 0 ? [`${count(now.exact)} exact`] : []),
+    ];
+    const moved =
+      now.left === null
+        ? `token ${count(now.came)} came, none left`
+        : now.left[1] - now.left[0] === 1
+          ? `token ${count(now.came)} came, token ${count(now.left[0])} left`
+          : `token ${count(now.came)} came, tokens ${count(now.left[0])} to ${count(now.left[1] - 1)} left`;
+    return `${count(now.held)} of ${count(now.capacity)} slots: ${parts.join(", ")}; ${moved}; ${megabytes(now.bytes)}.`;
   },
 };
 
 export const attention = {
   title: (onSinks: boolean): string =>
-    onSinks ? "Attention on the sinks, by layer" : "Attention on the first four slots, by layer",
+    onSinks ? "Attention on the sinks, by layer and head" : "Attention on the first slots, by layer and head",
   caption:
-    "Top: the share of attention each layer gave at the last token, mean of its heads. Below: the mean of all layers over the stream.",
-  axis: "share",
-  layers: "layer",
-  empty: "No token has been read yet.",
-  words(onSinks: boolean, mean: number, least: [number, number], most: [number, number]): string {
-    const target = onSinks ? "the sinks" : "the first four slots";
+    "Dark cells look at the first words. The first two layers read the text; most later heads lean on the sinks. Open a cell to see where that head looks.",
+  headCaption: "Each bar is one slot, in reading order; ringed ones are sinks. The bars add up to one.",
+  layer: "layer",
+  head: "head",
+  overTime: "mean of all heads, over the stream",
+  back: "Back to the mean",
+  looks: (layer: number, head: number, lane: string | null): string =>
+    `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
+  waiting: "It is asked for and comes with the next token.",
+  notRecorded: "A recorded run has no attention of single heads: run it live.",
+  slotAxis: (slots: number, each: number, sinks: number): string =>
+    `${sinks > 0 ? "◂ sinks · " : ""}slots 0 to ${count(slots - 1)}${each > 1 ? `, a bar the greatest of ${each}` : ""}`,
+  cell: (lane: string | null, layer: number, head: number, value: number | null): string =>
+    `${lane === null ? "" : `${lane}, `}layer ${layer}, head ${head}: ${value === null ? "not known" : smallShare(value)}`,
+  words(
+    lane: string | null,
+    sinks: number | null,
+    mean: number,
+    least: readonly [number, number],
+    most: readonly [number, number],
+  ): string {
+    const of = lane === null ? "" : `In the ${lane} lane, `;
+    const target = sinks === null ? "the first four slots" : sinks === 1 ? "the one sink" : `the ${count(sinks)} sinks`;
+    const begin = lane === null ? "On average " : "on average ";
     return (
-      `At the last token ${percent(mean)} of the attention went to ${target}, as the mean of all layers: ` +
-      `from ${percent(least[1])} in layer ${least[0]} to ${percent(most[1])} in layer ${most[0]}.`
+      `${of}${begin}${smallShare(mean)} of attention goes to ${target}; by layer from ` +
+      `${smallShare(least[1])} (layer ${least[0]}) to ${smallShare(most[1])} (layer ${most[0]}).`
     );
+  },
+  headWords(
+    layer: number,
+    head: number,
+    onFirst: number,
+    most: { slot: number; token: string | null; share: number } | null,
+  ): string {
+    const other =
+      most === null
+        ? ""
+        : ` Of the rest it looks most at slot ${count(most.slot)}${most.token === null ? "" : `, ${quoted(most.token)}`}: ${smallShare(most.share)}.`;
+    return `Layer ${layer}, head ${head} gives ${smallShare(onFirst)} to the first slots.${other}`;
   },
 };
 
 export const memory = {
-  title: "Memory of the cache",
-  caption: (policy: Policy): string =>
-    policy === "dense"
+  title: (lane: string | null): string => `Memory of the cache${lane === null ? "" : `: ${lane}`}`,
+  caption: (dense: boolean): string =>
+    dense
       ? "This cache keeps everything, and takes twice the room whenever it is full."
-      : "The cache takes its room once and keeps it. Keeping everything would grow with every token, for ever.",
+      : "Keeping everything grows for ever: an hour at 20 tokens a second would need 1.66 GB. The cache is the flat part.",
   axis: "MB",
   cache: "this cache",
-  dense: "everything kept, f16",
+  everything: "everything",
+  window: "all in f16",
+  floats: "recent tokens",
+  parts: { sinks: "sinks", codes: "codes", scales: "scales", tail: "tail", slack: "slack" },
+  saved: (bytes: number, part: number): string => `Saved so far: ${megabytes(bytes)} (${percent(part)})`,
+  nothingSaved: "Saved so far: nothing yet",
+  arrow: (bytes: number): string => `↗ ${megabytes(bytes)}`,
   empty: "The cache is not built yet.",
-  words(bytes: number, dense: number, stream: number): string {
+  words(bytes: number, dense: number, tokens: number, parts: readonly { name: string; bytes: number }[]): string {
+    const by = list(parts.map(({ name: part, bytes: of }) => `${part} ${count(of)}`));
+    const saved = dense > bytes ? ` That is ${megabytes(dense - bytes)} (${percent((dense - bytes) / dense)}) saved.` : "";
     return (
-      `The cache takes ${megabytes(bytes)}, ${count(bytes)} bytes. ` +
-      `Keeping all ${count(stream)} tokens in f16 would take ${megabytes(dense)}.`
+      `The cache takes ${megabytes(bytes)}, ${inBytes(bytes)}: ${by}. ` +
+      `Keeping all ${count(tokens)} tokens in f16 would take ${megabytes(dense)}.${saved}`
     );
+  },
+  reading: (at: number, bytes: number | null, dense: number | null): string =>
+    `token ${count(at)}: the cache ${bytes === null ? UNKNOWN : megabytes(bytes)}, everything ${dense === null ? UNKNOWN : megabytes(dense)}`,
+};
+
+export const time = {
+  title: "Time for one token",
+  caption: (recompute: boolean): string =>
+    `It must not creep up with the length of the stream.${recompute ? " Recompute pays for its window again at every token." : ""}`,
+  axis: "ms",
+  empty: "No token has been timed yet.",
+  words: (lanes: readonly { name: string; now: number; start: number }[]): string =>
+    lanes
+      .map(
+        ({ name: lane, now, start }) =>
+          `${lane}: ${inMs(now)} now, ${inMs(start)} at the start, ${hundredths.format(now / start)} times that.`,
+      )
+      .join(" "),
+  reading: (at: number, lanes: readonly { name: string; ms: number }[]): string =>
+    `token ${count(at)}: ${lanes.length === 0 ? "not timed" : lanes.map(({ name: lane, ms }) => `${lane} ${inMs(ms)}`).join("; ")}`,
+};
+
+export const knows = {
+  title: "What it still knows",
+  caption: "Grey struck-through text has left the cache. Ringed words are the sinks. Ask about the grey part and see.",
+  laneCaption: "Grey struck-through text has left the cache. Ringed words are the sinks.",
+  kinds: { sinks: "sinks", left: "left", kept: "kept" },
+  headings: { sinks: "Sinks, kept for ever", left: "Left the cache", kept: "Still in the cache" },
+  earlier: "… ",
+  words(tokens: number, parts: readonly { kind: "sinks" | "left" | "kept"; from: number; to: number }[]): string {
+    const says = parts.map(({ kind, from, to }) => {
+      const which = to - from === 1 ? `token ${count(from)}` : `tokens ${count(from)} to ${count(to - 1)}`;
+      return `${which} ${{ sinks: "are sinks", left: "have left", kept: "are kept" }[kind]}`;
+    });
+    return `Of ${count(tokens)} tokens, ${list(says)}.`;
+  },
+};
+
+export const exercise = {
+  heading: "The forgotten fact",
+  intro:
+    "Tell the model something, talk until it has left the cache, and ask. The small model sometimes misses a fact that it still has.",
+  plant: "Plant: “The password is heron.”",
+  talk: "Talk past it",
+  ask: "Ask",
+  messages: {
+    plant: "Remember this: the password is heron. Just say yes.",
+    talk: "Tell me a long story about a lighthouse keeper.",
+    goOn: "Go on with the story.",
+    ask: "What is the password?",
+  },
+  answer: /heron/i,
+  planted: "Planted. Now talk past it, or ask at once.",
+  toGo: (tokens: number): string => `${count(tokens)} tokens until it has left the cache.`,
+  hasLeft: "It has left the cache. Ask.",
+  pinned: "It lies among the sinks and will never leave. Ask.",
+  notNow: "The chat cannot take a message now: load the model, or wait for the answer's end.",
+  stopped: "Stopped.",
+  table: "What came of it",
+  columns: ["Cache", "Tokens since", "Still in the cache", "Answer", "Knew it"],
+  yes: "yes",
+  no: "no",
+};
+
+/** What stands around every figure. */
+export const frame = {
+  tools: (figure: string): string => `Tools of “${figure}”`,
+  lead: "Make it the lead figure",
+  table: "Show it as a table",
+  picture: "Show it as a picture",
+  menu: "Save or copy",
+  svg: "Save as SVG",
+  png: "Save as PNG",
+  csv: "Save as CSV",
+  link: "Copy a link to this",
+  text: "Copy as text",
+  last: (tokens: number): string => `Curves: last ${count(tokens)} tokens only`,
+  sampled: (shown: number, all: number): string =>
+    `${count(shown)} of ${count(all)} rows, evenly apart; all of them are in the CSV.`,
+  settings(
+    run: string | null,
+    modelName: string | null,
+    lanes: readonly string[],
+    tokens: number,
+    made: { by: string; commit: string; date: string } | null,
+  ): string {
+    return [
+      ...(run === null ? [] : [run]),
+      ...(modelName === null ? [] : [modelName]),
+      `${count(tokens)} tokens`,
+      lanes.join(" · "),
+      made === null ? "made in the browser by Sinkstream" : `made by ${made.by} on ${made.date}, commit ${made.commit}`,
+    ].join("; ");
   },
 };

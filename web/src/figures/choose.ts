@@ -1,0 +1,17 @@
+// The lane that a figure of one lane shows.
+
+import type { LaneState, RunState } from "../run.ts";
+import * as say from "../strings.en.ts";
+import type { Choices, Option } from "./figure.ts";
+
+/** Its index; the last one where a run has fewer. */
+export const laneIndex = ({ lanes }: RunState, { lane }: Choices): number => Math.min(lane, lanes.length - 1);
+
+export const laneOf = (run: RunState, choices: Choices): LaneState | null => run.lanes[laneIndex(run, choices)] ?? null;
+
+/** A button for each lane, where there are several. */
+export function laneOptions(run: RunState, choices: Choices): Option[][] {
+  if (run.lanes.length < 2) return [];
+  const chosen = laneIndex(run, choices);
+  return [run.lanes.map(({ name }, lane) => ({ text: name, name: say.showLane(name), pressed: lane === chosen, set: { lane } }))];
+}
