@@ -27,6 +27,7 @@ function duration(seconds: number): string {
 // The page's frame.
 
 export const skipToChat = "To the chat";
+export const skipToCompare = "To the comparison";
 export const skipToFigures = "To the figures";
 export const name = "Sinkstream";
 export const heading = "A chat that never ends, and why it can";
@@ -135,6 +136,7 @@ export const loading = (quarter: number): string =>
 export const ready = (where: string): string => `Ready. The model runs on ${where}.`;
 export const writing = "Writing an answer.";
 export const refilling = "Reading the conversation again.";
+export const comparing = "The model runs the lanes of the comparison.";
 export const cancelled = "The download was cancelled. What came is kept; loading goes on from there.";
 export const loadFirst = "The model is not here yet: load it, then send. Your message stays in the box.";
 export const stillWriting = "An answer is being written: stop it, or wait for its end, then send.";
