@@ -1,6 +1,6 @@
 // Every word that the page says, in English. Numbers are put in here and nowhere else.
 
-import type { Backend, Policy, Storage } from "../../crates/wasm/types";
+import type { Backend, LaneSettings, Policy, Storage } from "../../crates/wasm/types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -366,6 +366,30 @@ export const lanes: [name: "window" | "sinks" | "dense" | "recompute", label: st
 export const honest =
   "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.";
 
+// Recorded runs.
+
+export const notARun = (file: string, why: string): string => `${file} cannot be played: ${why}.`;
+export const noRunFormat = "it does not say “sinkstream-run”";
+export const newerRun = (version: unknown, known: number): string =>
+  `it has version ${String(version)}, and this page knows ${known}`;
+export const wrongPlace = (place: string): string => `“${place}” is missing or is not as it must be`;
+
+/** A lane by its settings, as the program's tables name it: "window 128", "sinks 4+124 int4". */
+export function laneName({ policy, sinks, recent, kv, ...other }: LaneSettings): string {
+  const size = { dense: "", window: ` ${recent}`, recompute: ` ${recent}`, sinks: ` ${sinks}+${recent}` }[policy];
+  const [keys, values] = [other.kv_k ?? kv, other.kv_v ?? kv];
+  return [
+    `${policy}${size}`,
+    ...(keys !== values ? [`K ${keys} V ${values}`] : keys === "f16" ? [] : [keys]),
+    ...((other.group ?? 32) === 32 ? [] : [`group ${other.group}`]),
+    ...((other.tail ?? 32) === 32 ? [] : [`tail ${other.tail}`]),
+    ...(other.positions === "stream" ? ["stream"] : []),
+    ...(other.softmax === "one" ? ["softmax1"] : []),
+    ...(other.zero_sinks === true ? ["zero sinks"] : []),
+    ...(other.sink_text ? [`text ${JSON.stringify(other.sink_text)}`] : []),
+  ].join(" ");
+}
+
 // Numbers beside the conversation.
 
 export const facts = {
@@ -415,8 +439,8 @@ export const marks = {
   repeating: "▲ repeating itself",
   losing: "▲ losing the thread",
 };
-export const binned = (from: number, width: number, roll: number): string =>
-  `From row ${from} on, losses are not kept one by one: each is the mean of the last ${roll} tokens, taken over ${width} positions.`;
+export const binned = (from: number, width: number): string =>
+  `From row ${from} on, losses are not known one by one: each is the mean over ${width} positions.`;
 
 /** When the first word left each lane. */
 export function leftSentence(lanes: readonly { name: string; at: number }[]): string {
@@ -474,10 +498,12 @@ export const loss = {
 
 export const cache = {
   title: (lane: string | null): string => `What is in the cache now${lane === null ? "" : `: ${lane}`}`,
-  caption: (packed: boolean): string =>
-    packed
-      ? "Each cell is one token in reading order; its height is the memory it takes. Ringed cells never leave."
-      : "Each cell is one token in reading order. Ringed cells never leave. Below: slots in use over the stream.",
+  caption: (packed: boolean, sinks: boolean): string =>
+    [
+      `Each cell is one token in reading order${packed ? "; its height is the memory it takes" : ""}.`,
+      ...(sinks ? ["Ringed cells never leave."] : []),
+      "Below: slots in use over the stream.",
+    ].join(" "),
   inUse: "in use",
   kinds: {
     sink: "sink",

@@ -1,10 +1,6 @@
 // The page's elements, and how each follows from the state. Nothing here decides anything.
 
 import { button, el, keys, setText } from "./dom.ts";
-import { attention } from "./figures/attention.ts";
-import { memory } from "./figures/memory.ts";
-import { occupancy } from "./figures/occupancy.ts";
-import { type Box, type Figure, markup } from "./figures/shapes.ts";
 import {
   ChatsPanel,
   type ChatsWishes,
@@ -71,11 +67,8 @@ export class View {
     speed: el("dd", { id: "speed" }),
     runs: el("dd", { id: "runs" }),
   };
-  private readonly figures = [
-    new FigureView("occupancy", occupancy),
-    new FigureView("attention", attention),
-    new FigureView("memory", memory),
-  ];
+  /** What the figures are put into. */
+  readonly figures: HTMLElement;
   /** The hidden live region. */
   readonly region = el("div", { class: "hidden", id: "say", "aria-live": "polite", "aria-atomic": "true" });
   private readonly themeButton: HTMLButtonElement;
@@ -142,6 +135,11 @@ export class View {
       chat: panel("chat", this.transcript.element, numbers, this.editing, form),
       compare: panel("compare", ...compare(settings)),
     };
+    this.figures = el(
+      "section",
+      { id: "figures", class: "figures", "aria-labelledby": "figures-title", tabindex: "0" },
+      el("h2", { id: "figures-title" }, say.figures),
+    );
     const tablist = el("div", { class: "tabs", role: "tablist", "aria-label": say.views }, ...Object.values(this.tabs));
     tablist.addEventListener("keydown", (event) => {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
@@ -161,12 +159,7 @@ export class View {
         "main",
         {},
         el("div", { class: "talk" }, tablist, this.panels.chat, this.panels.compare),
-        el(
-          "section",
-          { id: "figures", class: "figures", "aria-labelledby": "figures-title", tabindex: "0" },
-          el("h2", { id: "figures-title" }, say.figures),
-          ...this.figures.map((f) => f.element),
-        ),
+        this.figures,
       ),
       this.drawer.element,
       this.chats.element,
@@ -175,7 +168,7 @@ export class View {
       this.region,
     );
     this.watchKeys();
-    this.showView(settings.view);
+    this.showView(settings.view ?? "chat");
   }
 
   private header(): HTMLElement {
@@ -317,7 +310,6 @@ export class View {
     if (before?.phase === state.phase && now - this.drawn < REDRAW) return true;
     this.drawn = now;
     this.drawNumbers(state);
-    for (const figure of this.figures) figure.draw(state);
     return waiting;
   }
 
@@ -394,45 +386,4 @@ function compare({ compare: { lanes } }: Settings): HTMLElement[] {
     ),
     el("p", { class: "muted" }, say.honest),
   ];
-}
-
-class FigureView {
-  readonly element: HTMLElement;
-  private readonly title: HTMLElement;
-  private readonly caption = el("figcaption", { class: "muted" });
-  private readonly words: HTMLElement;
-  private readonly svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  private readonly stage: HTMLElement;
-  private box: Box = { width: 0, height: 0 };
-  private state: State | null = null;
-
-  constructor(
-    id: string,
-    private readonly figure: (state: State, box: Box) => Figure,
-  ) {
-    this.title = el("h3", { id: `${id}-title` });
-    this.words = el("p", { id: `${id}-words`, class: "hidden" });
-    this.stage = el("div", { class: "stage" });
-    this.stage.append(this.svg);
-    this.svg.setAttribute("role", "img");
-    this.svg.setAttribute("aria-labelledby", `${id}-title ${id}-words`);
-    this.element = el("figure", { id }, this.title, this.stage, this.words, this.caption);
-    new ResizeObserver(([entry]) => {
-      if (entry === undefined) return;
-      this.box = { width: entry.contentRect.width, height: entry.contentRect.height };
-      if (this.state !== null) this.draw(this.state);
-    }).observe(this.stage);
-  }
-
-  draw(state: State): void {
-    this.state = state;
-    const { width, height } = this.box;
-    const { title, caption, words, shapes } = this.figure(state, this.box);
-    setText(this.title, title);
-    setText(this.caption, caption);
-    setText(this.words, words);
-    if (width === 0 || height === 0) return;
-    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.svg.innerHTML = markup(shapes);
-  }
 }
