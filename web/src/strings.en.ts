@@ -623,8 +623,8 @@ export const marks = {
   repeating: "▲ repeating itself",
   losing: "▲ losing the thread",
 };
-export const binned = (from: number, width: number, roll: number): string =>
-  `From row ${from} on, losses are not kept one by one: each is the mean of the last ${roll} tokens, taken over ${width} positions.`;
+export const binned = (from: number, width: number): string =>
+  `From row ${from} on, losses are not known one by one: each is the mean over ${width} positions.`;
 
 /** When the first word left each lane. */
 export function leftSentence(lanes: readonly { name: string; at: number }[]): string {
@@ -682,10 +682,12 @@ export const loss = {
 
 export const cache = {
   title: (lane: string | null): string => `What is in the cache now${lane === null ? "" : `: ${lane}`}`,
-  caption: (packed: boolean): string =>
-    packed
-      ? "Each cell is one token in reading order; its height is the memory it takes. Ringed cells never leave."
-      : "Each cell is one token in reading order. Ringed cells never leave. Below: slots in use over the stream.",
+  caption: (packed: boolean, sinks: boolean): string =>
+    [
+      `Each cell is one token in reading order${packed ? "; its height is the memory it takes" : ""}.`,
+      ...(sinks ? ["Ringed cells never leave."] : []),
+      "Below: slots in use over the stream.",
+    ].join(" "),
   inUse: "in use",
   kinds: {
     sink: "sink",

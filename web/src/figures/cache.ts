@@ -26,7 +26,7 @@ export const cache: Figure = {
   title: (run, choices) => say.cache.title(run.lanes.length > 1 ? (laneOf(run, choices)?.name ?? null) : null),
   caption: (run, choices) => {
     const lane = laneOf(run, choices);
-    return say.cache.caption(lane !== null && isPacked(lane));
+    return say.cache.caption(lane !== null && isPacked(lane), (lane?.settings.sinks ?? 0) > 0);
   },
   shapes,
   words,

@@ -1,6 +1,6 @@
 // Shapes on a canvas, for drawings of many small parts.
 
-import { type Colours, FAINT, type Fill, HATCH, HEATS, type Rect, type Shape, TEXT } from "./shapes.ts";
+import { type Colours, FAINT, type Fill, HALO, HATCH, HEATS, type Rect, type Shape, TEXT } from "./shapes.ts";
 
 /** Paints the shapes on a canvas that was just cleared. `scale`: device pixels for a CSS pixel. */
 export function paint(context: CanvasRenderingContext2D, shapes: readonly Shape[], colours: Colours, scale: number): void {
@@ -39,6 +39,13 @@ export function paint(context: CanvasRenderingContext2D, shapes: readonly Shape[
       case "text":
         context.font = `${shape.bold === undefined ? "" : "600 "}${TEXT}px system-ui, sans-serif`;
         context.textAlign = shape.anchor === "middle" ? "center" : shape.anchor;
+        if (shape.halo === true) {
+          context.setLineDash([]);
+          context.lineJoin = "round";
+          context.lineWidth = HALO;
+          context.strokeStyle = colours("card");
+          context.strokeText(shape.text, shape.at[0], shape.at[1]);
+        }
         context.fillStyle = colours(shape.ink);
         context.fillText(shape.text, shape.at[0], shape.at[1]);
         break;
@@ -138,7 +145,11 @@ export class Palette {
   }
 }
 
-const channels = (colour: string): number[] => (colour.match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
+/** Red, green and blue from 0 to 255, of `rgb(…)` or of `color(srgb …)`, which has them from 0 to 1. */
+function channels(colour: string): number[] {
+  const scale = colour.startsWith("color(") ? 255 : 1;
+  return (colour.match(/[\d.]+/g) ?? []).slice(0, 3).map((channel) => Number(channel) * scale);
+}
 
 /** Colours for drawings within the page, which follow the theme by themselves. */
 export const LIVE: Colours = (colour) => (typeof colour === "string" ? `var(--${colour})` : `var(--heat-${Math.round(colour.heat * (HEATS - 1))})`);

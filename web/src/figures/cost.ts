@@ -144,7 +144,7 @@ function rows(run: RunState): Table {
       ? ["evicted_from", "evicted_to"]
       : evicting.flatMap(({ name }) => [`evicted_from_${slug(name)}`, `evicted_to_${slug(name)}`])),
   );
-  const exact = Math.min(EXACT, Math.max(0, ...lanes.map(({ at }) => at)));
+  const exact = run.every > 1 ? 0 : Math.min(EXACT, run.at);
   const found: Value[][] = [];
   for (let i = 0; i + 1 < exact; i += 1) {
     const ids = (forced || lanes.length < 2 ? lanes.slice(0, 1) : lanes).map((_, lane) => idAt(run, i + 1, forced ? null : lane));
@@ -155,20 +155,20 @@ function rows(run: RunState): Table {
       ...(single && evicting.length === 0 ? [null, null] : evicting.flatMap((lane) => evictedBy(lane, i))),
     ]);
   }
-  if (run.at <= EXACT) return { head, rows: found };
-  // Beyond, there are means of neighbours; they stand at their first token.
-  const width = Math.max(0, ...lanes.map(({ rolling }) => rolling.width));
+  if (run.at <= exact) return { head, rows: found };
+  // What is not known one by one is known as means of neighbours; they stand at the first of them.
   const later = new Map<number, Value[]>();
-  for (const [lane, { rolling }] of lanes.entries()) {
-    for (const bin of rolling.bins) {
-      if (bin.first < EXACT) continue;
+  for (const { name, loss } of lanes) {
+    for (const bin of loss.bins) {
+      if (bin.first < exact) continue;
       const row = later.get(bin.first - 1) ?? head.map((_, column): Value => (column === 0 ? bin.first - 1 : null));
-      row[head.findIndex((name) => name === `nll_${slug(lanes[lane]?.name ?? "")}`)] = precise(mean(bin));
+      row[head.indexOf(`nll_${slug(name)}`)] = precise(mean(bin));
       later.set(bin.first - 1, row);
     }
   }
   found.push(...[...later.values()].sort((a, b) => Number(a[0]) - Number(b[0])));
-  return { head, rows: found, note: say.binned(EXACT - 1, width, run.roll) };
+  const width = Math.max(run.every, ...lanes.map(({ loss }) => loss.width));
+  return { head, rows: found, note: say.binned(Math.max(0, exact - 1), width) };
 }
 
 function idAt({ lanes }: RunState, at: number, lane: number | null): number | null {

@@ -147,7 +147,11 @@ export class FigureFrame {
 
   /** Whether it has something new to draw. */
   wants(run: RunState): boolean {
+    const before = this.run;
     this.run = run;
+    // What has no picture yet has its words, so that nothing moves when it is scrolled to.
+    const begins = before === null || before.lanes.length !== run.lanes.length || before.mode !== run.mode || before.title !== run.title;
+    if (begins || this.stale) this.label(run);
     return this.seen && this.box.width > 0 && (this.stale || run !== this.drawnRun);
   }
 
@@ -167,10 +171,7 @@ export class FigureFrame {
     const { choices } = host;
     this.run = run;
     [this.stale, this.drawn, this.drawnRun] = [false, now, run];
-    const title = figure.title(run, choices);
-    if (setText(this.title, title)) this.tools.setAttribute("aria-label", say.frame.tools(title));
-    setText(this.caption, figure.caption(run, choices));
-    this.drawOptions(figure.options?.(run, choices) ?? []);
+    this.label(run);
     this.extra?.draw(run, choices);
     if (this.words.textContent === "") this.refreshWords();
     else if (this.wordsDue === 0) this.wordsDue = setTimeout(() => this.refreshWords(), WORDS);
@@ -190,6 +191,14 @@ export class FigureFrame {
       this.drawing.innerHTML = markup(shapes, LIVE, `live-${figure.id}`);
     }
     this.stop?.draw(run, box, choices);
+  }
+
+  private label(run: RunState): void {
+    const { figure, host } = this;
+    const title = figure.title(run, host.choices);
+    if (setText(this.title, title)) this.tools.setAttribute("aria-label", say.frame.tools(title));
+    setText(this.caption, figure.caption(run, host.choices));
+    this.drawOptions(figure.options?.(run, host.choices) ?? []);
   }
 
   private refreshWords(): void {

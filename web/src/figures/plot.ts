@@ -50,7 +50,7 @@ export const endNames = (run: RunState, box: Box): string[] =>
 
 /** The part of the stream that curves show, and where: the same in all figures of one width. */
 export function streamFrame(run: RunState, box: Box, choices: Choices, top: number, bottom: number): Frame {
-  const longest = Math.max(6, ...endNames(run, box).map((name) => name.length));
+  const longest = Math.max(8, ...endNames(run, box).map((name) => name.length));
   const names = Math.min(box.width * 0.3, longest * LETTER + 12);
   const last = streamEnd(run);
   const first = choices.span === null ? 0 : Math.max(0, last - choices.span);
@@ -71,7 +71,7 @@ export function ticks(least: number, most: number, wanted: number, whole: boolea
   const factor = [1, 2, 5, 10].find((f) => f * power >= rough * (1 - 1e-9)) ?? 10;
   const step = whole ? Math.max(1, factor * power) : factor * power;
   const found: number[] = [];
-  for (let i = Math.ceil(least / step - 1e-9); i * step <= most + step * 1e-9; i += 1) found.push(i * step);
+  for (let i = Math.ceil(least / step - 1e-9); i * step <= most + step * 1e-9; i += 1) found.push(i * step || 0);
   return found;
 }
 
@@ -171,7 +171,7 @@ export interface EndLabel {
   ink: Ink;
 }
 
-/** Names at the right edge, pushed apart where lines end close to each other; a thin line leads to each. */
+/** Names behind the lines, pushed apart where lines end close to each other; a thin line leads to each. */
 export function endLabels(frame: Frame, labels: readonly EndLabel[]): Shape[] {
   const sorted = labels.map((label) => ({ ...label, to: label.at[1] })).sort((a, b) => a.to - b.to);
   // Down from the top, then up again from the bottom where they ran out of it.
@@ -179,9 +179,10 @@ export function endLabels(frame: Frame, labels: readonly EndLabel[]): Shape[] {
   for (const label of sorted) free = (label.to = Math.max(label.to, free)) + LINE;
   let room = frame.bottom;
   for (const label of sorted.toReversed()) room = (label.to = Math.min(label.to, room)) - LINE;
+  const right = Math.max(frame.left, ...sorted.map(({ at }) => at[0]));
   return sorted.flatMap(({ text, at, ink, to }): Shape[] => [
-    { kind: "path", points: [[Math.min(at[0] + 3, frame.right), at[1]], [frame.right + 6, to]], ink, width: 1 },
-    { kind: "text", at: [frame.right + 9, to + 4], text, anchor: "start", ink: "ink" },
+    { kind: "path", points: [[at[0] + 3, at[1]], [right + 8, to]], ink, width: 1 },
+    { kind: "text", at: [right + 11, to + 4], text, anchor: "start", ink: "ink", halo: true },
   ]);
 }
 
@@ -213,12 +214,13 @@ function markText(run: RunState, { lane, kind }: Mark): string {
 
 /** Dashed lines at the marks, with their names at the top where they have room. */
 export function marks(frame: Frame, run: RunState, named: boolean): Shape[] {
-  const shapes: Shape[] = [];
+  const lines: Shape[] = [];
+  const names: Shape[] = [];
   const taken: [from: number, to: number, row: number][] = [];
   for (const { i, text, ink } of flags(run)) {
     if (i < frame.first || i > frame.last) continue;
     const here = x(frame, i);
-    shapes.push(line([here, frame.top], [here, frame.bottom], ink, "4 3"));
+    lines.push(line([here, frame.top], [here, frame.bottom], ink, "4 3"));
     if (!named) continue;
     const width = textWidth(text) + 8;
     const after = here + width <= frame.right + 6;
@@ -226,15 +228,16 @@ export function marks(frame: Frame, run: RunState, named: boolean): Shape[] {
     const row = [0, 1, 2].find((r) => !taken.some(([a, b, other]) => other === r && a < to && b > from));
     if (row === undefined || from < frame.left) continue;
     taken.push([from, to, row]);
-    shapes.push({
+    names.push({
       kind: "text",
       at: [after ? here + 4 : here - 4, frame.top + 10 + row * LINE],
       text,
       anchor: after ? "start" : "end",
       ink: "muted",
+      halo: true,
     });
   }
-  return shapes;
+  return [...lines, ...names];
 }
 
 /** The cursor that all figures share. */

@@ -42,7 +42,8 @@ export type Shape =
   | { kind: "area"; points: Point[]; fill: Fill }
   | ({ kind: "rect"; fill: Fill | null; stroke?: Ink; thick?: number; dash?: string } & Rect)
   | { kind: "ring"; at: Point; radius: number; ink: Ink; width: number }
-  | { kind: "text"; at: Point; text: string; anchor: "start" | "middle" | "end"; ink: "ink" | "muted"; bold?: true };
+  /** `halo`: the card shows around it, where it stands on lines. */
+  | { kind: "text"; at: Point; text: string; anchor: "start" | "middle" | "end"; ink: "ink" | "muted"; bold?: true; halo?: true };
 
 /** `hatch`: lines at 45 degrees; `faint`: a tint of the colour. */
 export type Fill = Heat | { ink: Ink; style: "solid" | "hatch" | "faint" };
@@ -60,6 +61,9 @@ export const FAINT = 0.18;
 
 /** What a name or a heat looks like: a CSS colour. */
 export type Colours = (colour: Ink | Heat) => string;
+
+/** Width of the stroke around text with a halo. */
+export const HALO = 4;
 
 /** Height of text, pixels, which no figure goes below. */
 export const TEXT = 12;
@@ -101,9 +105,10 @@ function element(shape: Shape, colours: Colours, id: string): string {
       return `<circle cx="${px(at[0])}" cy="${px(at[1])}" r="${px(radius)}" fill="none" stroke="${colours(ink)}" stroke-width="${width}"/>`;
     }
     case "text": {
-      const { at, text, anchor, ink, bold } = shape;
+      const { at, text, anchor, ink, bold, halo } = shape;
       const weight = bold === undefined ? "" : ' font-weight="600"';
-      return `<text x="${px(at[0])}" y="${px(at[1])}" text-anchor="${anchor}" fill="${colours(ink)}"${weight}>${escaped(text)}</text>`;
+      const around = halo === undefined ? "" : ` stroke="${colours("card")}" stroke-width="${HALO}" stroke-linejoin="round" paint-order="stroke"`;
+      return `<text x="${px(at[0])}" y="${px(at[1])}" text-anchor="${anchor}" fill="${colours(ink)}"${weight}${around}>${escaped(text)}</text>`;
     }
   }
 }
