@@ -65,13 +65,14 @@ export class CompareView {
     this.own = new OwnView(wishes);
     this.more = button("", () => this.lanes.classList.add("all"), { class: "more" });
     this.children = [
-      el("div", { class: "acts" }, this.main, this.why, this.badge),
+      el("div", { class: "acts" }, this.main, this.why),
       el("div", { class: "story" }, this.lead, this.title, this.about, this.look),
       this.happened,
-      this.player.element,
       this.notice,
       this.lanes,
       this.more,
+      this.player.element,
+      this.badge,
       el("p", { class: "honest muted" }, say.honestNow),
       this.reason,
       this.numbers,
@@ -231,7 +232,8 @@ class LaneView {
   readonly element: HTMLElement;
   private readonly text: TokenText;
   private readonly strip = new Strip();
-  private readonly verdict = el("p", { class: "verdict" });
+  private readonly verdict = el("p", {});
+  private readonly verdictRow: HTMLElement;
   private readonly sure = el("span", { class: "sure-bar" });
   private readonly sureOf = el("span", { class: "numbers" });
   private readonly facts = {
@@ -246,14 +248,16 @@ class LaneView {
   constructor(name: string, policy: string, index: number, wishes: CompareWishes) {
     const title = el("h2", { id: `lane-${index}` }, el("span", { class: "glyph", "aria-hidden": "true" }), name);
     this.text = new TokenText(say.textOf(name), wishes.cursor);
-    this.again = button("", () => wishes.readAgain(index), { class: "small" });
+    this.again = button(say.readAgain(0), () => wishes.readAgain(index), { class: "small" });
+    const track = el("span", { class: "sure-track", "aria-hidden": "true" }, this.sure);
+    this.verdictRow = el("div", { class: "verdict" }, this.verdict, track, this.sureOf);
     this.element = el(
       "div",
       { class: `lane ${policy}`, role: "group", "aria-labelledby": `lane-${index}` },
       title,
       this.text.element,
       this.strip.element,
-      el("div", { class: "verdict-row" }, this.verdict, el("span", { class: "sure-track", "aria-hidden": "true" }, this.sure), this.sureOf),
+      this.verdictRow,
       el(
         "dl",
         { class: "facts" },
@@ -288,15 +292,18 @@ class LaneView {
       }),
     );
     this.element.classList.toggle("wrong", health.kind !== "steady");
-    this.again.hidden = health.kind === "steady" || settings.policy === "recompute" || settings.policy === "dense";
-    if (!this.again.hidden) setText(this.again, say.readAgain(settings.recent));
+    // Its place is kept, so that nothing moves when it comes.
+    const offered = health.kind !== "steady" && settings.policy !== "recompute" && settings.policy !== "dense";
+    this.again.classList.toggle("unseen", !offered);
+    if (offered) setText(this.again, say.readAgain(settings.recent));
     this.drawSure(run, lane, hero, index);
   }
 
   /** How sure the lane was of the first token that was predicted without the first word. */
   private drawSure(run: RunState, lane: LaneState, hero: Hero | null, index: number): void {
     const p = hero?.sure[index] ?? null;
-    const known = run.mode === "forced" && hero !== null && p !== null;
+    this.verdictRow.hidden = run.mode !== "forced" || run.every > 1;
+    const known = hero !== null && p !== null;
     this.sure.parentElement?.toggleAttribute("hidden", !known);
     setText(this.sureOf, known ? say.sure(p) : "");
     this.sure.style.inlineSize = known ? `${100 * p}%` : "0";
@@ -317,6 +324,8 @@ class TokenText {
   private last = -1;
   private count = 0;
   private marked = false;
+  /** The question, as far as it was read: it is shown when it is complete. */
+  private asked = "";
 
   constructor(name: string, cursor: (at: number) => void) {
     this.element = el("div", { class: "words", tabindex: "0", role: "group", "aria-label": name }, this.inner);
@@ -343,7 +352,13 @@ class TokenText {
     for (let k = from; k < tokens.length; k += 1) {
       const token = tokens[k];
       if (token === undefined) continue;
-      added.push(this.span(run, token));
+      if (run.mode === "free" && token.i < run.prompt) {
+        this.asked += token.text;
+        if (token.i < run.prompt - 1) continue;
+        added.push(el("span", { class: "asked" }, `${say.question(this.asked)}\n`));
+        continue;
+      }
+      added.push(span(run, token));
       if (!this.marked && lane.first_left !== null && token.i >= lane.first_left) {
         this.marked = true;
         const kept = lane.settings.policy === "sinks" && lane.settings.sinks > 0;
@@ -362,21 +377,19 @@ class TokenText {
     }
   }
 
-  private span(run: RunState, token: Token): HTMLElement {
-    const { i, text } = token;
-    const tint = run.mode === "forced" ? tintOf(token, run.reference !== null) : "";
-    const prompt = run.mode === "free" && i < run.prompt ? "asked" : "";
-    const name = `${tint}${prompt}`;
-    return el("span", { "data-i": String(i), ...(name === "" ? {} : { class: name }) }, say.withoutMarkers(text));
-  }
-
   private clear(first: Token | undefined): void {
     this.inner.replaceChildren();
     this.first = first;
     this.last = -1;
     this.count = 0;
     this.marked = false;
+    this.asked = "";
   }
+}
+
+function span(run: RunState, token: Token): HTMLElement {
+  const tint = run.mode === "forced" ? tintOf(token, run.reference !== null) : "";
+  return el("span", { "data-i": String(token.i), ...(tint === "" ? {} : { class: tint }) }, token.text);
 }
 
 /** Name of the tint of a token: `w1` to `w3` worse than the reference, `b1` to `b3` better, `p1` to `p4` plain loss. */

@@ -126,6 +126,11 @@ export class Comparison {
     return lanes.slice(0, MOST_LANES).flatMap((_, i) => (this.shown.includes(i) ? [] : [i]));
   }
 
+  /** Those among them that the one button brings. */
+  private get withheld(): number[] {
+    return this.hidden.filter((i) => this.tape?.lanes[i]?.settings.policy !== "recompute");
+  }
+
   get entry(): RecordedEntry | null {
     return this.index?.runs.find(({ name }) => name === this.name) ?? null;
   }
@@ -146,9 +151,10 @@ export class Comparison {
   get act(): Act {
     const { live, player } = this;
     if (live !== null) return live.done ? "again" : live.running ? "pause" : "on";
-    if (player?.playing === true && this.hidden.length === 0) return "pause";
-    const sinks = this.hidden.length > 0 || this.name === "take-sinks-away";
-    if (player === null || player.at === 0 || this.hidden.length > 0) return sinks ? "sinks" : "start";
+    const withheld = this.withheld.length > 0;
+    if (player?.playing === true && !withheld) return "pause";
+    const sinks = withheld || this.name === "take-sinks-away";
+    if (player === null || player.at === 0 || withheld) return sinks ? "sinks" : "start";
     return player.atEnd ? "again" : "on";
   }
 
@@ -272,8 +278,8 @@ export class Comparison {
       if (this.host.loaded() && act !== "on") return this.host.hint(say.modelBusy);
     }
     if (this.player === null) return this.host.hint(this.notice ?? say.lanesNeedModel);
-    const { hidden } = this;
-    if (hidden.length > 0) return this.reveal(hidden);
+    const { withheld } = this;
+    if (withheld.length > 0) return this.reveal(withheld);
     this.player.play();
     this.host.wake();
   }
@@ -540,10 +546,8 @@ export function firstLeft({ marks }: RecordedRun): number | null {
 export const textOf = ({ vocab, tokens }: RecordedRun): string => textsOf(vocab, tokens ?? []).join("");
 
 /** What a free recording was asked. */
-export function questionOf({ vocab, lanes, prompt }: RecordedRun): string {
-  const text = textsOf(vocab, lanes[0]?.tokens?.slice(0, prompt) ?? []).join("");
-  return /<\|im_start\|>user\n(.*?)<\|im_end\|>/s.exec(text)?.[1] ?? text;
-}
+export const questionOf = ({ vocab, lanes, prompt }: RecordedRun): string =>
+  say.question(textsOf(vocab, lanes[0]?.tokens?.slice(0, prompt) ?? []).join(""));
 
 function fileName(title: string): string {
   const name = title.replaceAll(/[^\p{L}\p{N}]+/gu, "-").replaceAll(/^-|-$/g, "");

@@ -7,6 +7,7 @@ import { download } from "./dom.ts";
 import { experimentOf } from "./experiments.ts";
 import { FIGURES, type FigureId } from "./figures/figure.ts";
 import { mountFigures } from "./figures/index.ts";
+import { prepare } from "./markdown.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
 import { chatBegins, chatStep, emptyRun, reduceRun, type RunState, type RunStep } from "./run.ts";
@@ -170,7 +171,8 @@ void comparison.readIndex();
 setTheme(settings.theme ?? storedTheme());
 frame = requestAnimationFrame(paint);
 
-const chats = await Chats.open();
+// Without what reads Markdown an answer stays as it was written.
+const [chats] = await Promise.all([Chats.open(), prepare().catch(() => {})]);
 if (chats.refusal !== null) settings.complaints.push(say.chatsNotKept(chats.refusal));
 dispatch({ kind: "opened", chat: await lastChat() });
 const [place, kind] = await Promise.all([

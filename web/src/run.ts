@@ -148,6 +148,7 @@ export interface RunState {
   lanes: readonly LaneState[];
   /** The text that first came with an id, of all ids in `LaneState.ids`. Grows in place. */
   vocab: Map<number, string>;
+  /** In the order of the stream. */
   marks: readonly Mark[];
   /** A cursor that all figures share; null follows the end. */
   cursor: number | null;
@@ -389,8 +390,11 @@ function stepped(state: RunState, step: CompareStep, attention: LaneHead | null)
   return { ...state, lanes, marks, at, done: state.done || step.done };
 }
 
+/** With the mark at its place in the order of the stream, whenever it came: a lane may be behind the others. */
 function marked(marks: readonly Mark[], mark: Mark): readonly Mark[] {
-  const kept = [...marks, mark];
+  const key = ({ lane }: Mark): number => lane ?? Number.POSITIVE_INFINITY;
+  const place = marks.findIndex((other) => other.i > mark.i || (other.i === mark.i && key(other) > key(mark)));
+  const kept = marks.toSpliced(place < 0 ? marks.length : place, 0, mark);
   if (kept.length <= MOST_MARKS) return kept;
   const oldest = kept.findIndex(({ kind }) => kind === "setting" || kind === "refilled");
   kept.splice(Math.max(0, oldest), 1);

@@ -406,18 +406,18 @@ export const tokensOf = (at: number, of: number | null): string =>
 export const textOf = (lane: string): string => `Text of ${lane}`;
 export const moreLanes = (lanes: number): string => (lanes === 1 ? "Show 1 more lane" : `Show ${lanes} more lanes`);
 export const numbersOnly = "This run carries numbers only: its text is not ours to give out.";
-/** Marks of a chat's turns are no words. */
-export const withoutMarkers = (text: string): string => text.replaceAll(/<\|[a-z_]+\|>/g, "");
+/** What was asked, without the marks of a chat's turns. */
+export const question = (prompt: string): string => /<\|im_start\|>user\n(.*?)<\|im_end\|>/s.exec(prompt)?.[1] ?? prompt;
 export const leftHere = "first word left here";
 export const leftHereKept = "first word left here, sinks stay";
 export const willLeave = (tokens: number): string =>
   tokens > 0 ? `The first word leaves in ${tokens === 1 ? "1 token" : `${count(tokens)} tokens`}.` : "";
-export const nextWord = (text: string): string => `Then it was this sure of “${text.trim() === "" ? "↵" : text.trim()}”:`;
+export const nextWord = (text: string): string => `Sure of the word after that, “${text.trim() === "" ? "↵" : text.trim()}”:`;
 const precise = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 1 });
 export const sure = (p: number): string => (p >= 0.01 ? percent(p) : precise.format(p));
 export const laneFacts = {
-  perplexity: (tokens: number): string => `Perplexity, last ${count(tokens)}`,
-  surprise: "Surprise at its own words",
+  perplexity: (tokens: number): string => `Perplexity (${count(tokens)})`,
+  surprise: "Own surprise",
   memory: "Memory",
   time: "Time a token",
 };
