@@ -83,13 +83,13 @@ async function tabs(page: Page, count: number): Promise<string[]> {
 test("Tab reaches everything, in reading order", async ({ page }) => {
   await mock(page, { delay: 20 });
   await open(page, "&backend=cpu");
-  const header = ["New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
+  const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
   const prompts = [
     "Tell me a long story about a lighthouse keeper",
     "Explain rain to a child",
     "Keep talking for as long as you like",
   ];
-  expect(await tabs(page, 16)).toEqual([
+  expect(await tabs(page, 17)).toEqual([
     ...["To the chat", "To the figures", ...header],
     ...["chat-tab", "Conversation", ...prompts, "message", "Send", "figures"],
   ]);
@@ -130,7 +130,7 @@ test("every panel opens, is named, closes with Escape and gives the focus back",
   await page.getByRole("tab", { name: "Chat" }).focus();
   await page.keyboard.press("ArrowRight");
   await expect(page.getByRole("tab", { name: "Compare" })).toBeFocused();
-  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("The same text, several caches");
+  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("Take the sinks away");
   expect(await violations(page), "compare").toEqual([]);
 });
 
@@ -162,7 +162,7 @@ for (const media of [
     await ask(page, "Hello");
     await expect(parts(page).note).toHaveText(/^100 tokens/);
     expect(await violations(page)).toEqual([]);
-    expect(await page.locator("figure svg rect").count()).toBeGreaterThan(30);
+    expect(await page.locator("figure .stage > svg *").count()).toBeGreaterThan(30);
   });
 }
 

@@ -270,8 +270,8 @@ test("a file from the disk is used where it lies, chosen or dropped", async ({ p
       dataTransfer.items.add(new File(["GGUF dropped"], name));
       document.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
     }, name);
-  await drop("notes.txt");
-  await expect(parts(page).status).toContainText("notes.txt is not a GGUF file by its name");
+  await drop("notes.pdf");
+  await expect(parts(page).status).toContainText("notes.pdf is not a GGUF file by its name");
   await drop("other.gguf");
   await expect(parts(page).status).toContainText("Ready.");
   expect(asked).toEqual([]);
