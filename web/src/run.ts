@@ -181,6 +181,8 @@ export type RunStep =
 
 /** Most tokens of a lane that are kept with their text, and how many go when there are more. */
 const TOKENS = { most: 600, drop: 100 };
+/** In a chat what has just left is shown too: as many tokens more than the cache holds, and the most of them all. */
+const CHAT_TOKENS = { more: 300, most: 2400 };
 /** Losses kept for rolling means, and so the longest of these. */
 const RECENT = 256;
 /** Marks that are kept; an hour of changed settings has many. */
@@ -435,9 +437,10 @@ function laneStepped(
     first_left:
       lane.first_left ?? (evicted === null ? null : Math.max(lane.at, at - Math.max(1, evicted[1] - evicted[0]))),
     first_tokens: known && lane.first_tokens.length < wanted ? [...lane.first_tokens, token] : lane.first_tokens,
-    tokens: known ? shortened([...lane.tokens, token]) : lane.tokens,
-    losses: nll === null || run.every > 1 ? lane.losses : written(lane.losses, i, nll, Number.NaN),
-    ids: known ? written(lane.ids, i, read.id, UNKNOWN_TOKEN) : lane.ids,
+    tokens: known ? shortened([...lane.tokens, token], mostTokens(run, capacity)) : lane.tokens,
+    losses:
+      nll === null || run.every > 1 ? lane.losses : written(lane.losses, i, nll, () => new Float32Array(room(i)).fill(Number.NaN)),
+    ids: known ? written(lane.ids, i, read.id, () => new Int32Array(room(i)).fill(UNKNOWN_TOKEN)) : lane.ids,
     recent,
     loss: nll === null ? lane.loss : push(lane.loss, i, nll),
     rolling: nll === null ? lane.rolling : push(lane.rolling, i, lossOf(recent, run.roll / weight)),
@@ -468,23 +471,29 @@ function lossAt({ at, losses, recent, tokens }: LaneState, i: number): number | 
   return tokens.findLast((token) => token.i === i)?.nll ?? null;
 }
 
-function shortened(tokens: Token[]): Token[] {
-  return tokens.length > TOKENS.most ? tokens.slice(TOKENS.drop) : tokens;
+function mostTokens({ mode }: RunState, capacity: number): number {
+  if (mode !== "chat") return TOKENS.most;
+  return Math.min(CHAT_TOKENS.most, Math.max(TOKENS.most, capacity + CHAT_TOKENS.more));
 }
 
-/** `values` with the one at `i`, in place while there is room; `none` where there is none. */
-function written<T extends Float32Array | Int32Array>(values: T, i: number, value: number, none: number): T {
-  if (i >= EXACT) return values;
-  let room = values;
-  if (i >= values.length) {
-    const longer = Math.min(EXACT, Math.max(64, 2 * i));
-    room = (values instanceof Float32Array ? new Float32Array(longer) : new Int32Array(longer)) as T;
-    room.fill(none);
-    room.set(values);
-  }
-  room[i] = value;
-  return room;
+function shortened(tokens: Token[], most: number): Token[] {
+  return tokens.length > most ? tokens.slice(TOKENS.drop) : tokens;
 }
+
+/** `values` with the one at `i`, in place while there is room; `more` makes a longer, empty array. */
+function written<T extends Float32Array | Int32Array>(values: T, i: number, value: number, more: () => T): T {
+  if (i >= EXACT) return values;
+  let longer = values;
+  if (i >= values.length) {
+    longer = more();
+    longer.set(values);
+  }
+  longer[i] = value;
+  return longer;
+}
+
+/** Length of an array that is to hold a value at `i` and will grow. */
+const room = (i: number): number => Math.min(EXACT, Math.max(64, 2 * i));
 
 /** Mean of the last `steps` losses, rounded to whole steps. */
 function lossOf(recent: LaneState["recent"], steps: number): number {

@@ -612,6 +612,8 @@ export const tokensAxis = "tokens";
 export const nats = "nats";
 export const linear = "Linear";
 export const log = "Log";
+export const linearAxis = "Linear axis";
+export const logAxis = "Logarithmic axis";
 export const noToken = "No token has been read yet.";
 export const showLane = (lane: string): string => `Show the lane ${lane}`;
 export const trainedLength = (tokens: number): string => `trained length, ${count(tokens)}`;
@@ -654,10 +656,9 @@ export const cost = {
     return `After ${count(tokens)} tokens ${costs.length === 0 ? "there is nothing to compare" : list(costs)}.`;
   },
   reading(at: number, token: string | null, lanes: readonly Reading[], isCost: boolean, roll: number): string {
-    const what = isCost ? "extra cost so far" : `mean of ${count(roll)}`;
     const parts = lanes.map(({ name: lane, own, value }) => {
-      const numbers = [own === null ? null : `${inNats(own)} nats`, value === null ? null : `${what} ${inNats(value)}`];
-      return `${lane} ${numbers.filter((n) => n !== null).join(", ")}`;
+      const curve = value === null ? null : isCost ? `extra cost ${inNats(value)}` : `mean of ${count(roll)} ${inNats(value)}`;
+      return `${lane} ${[own === null ? null : `${inNats(own)} nats`, curve].filter((n) => n !== null).join(", ")}`;
     });
     const where = `token ${count(at)}${token === null ? "" : `, ${quoted(token)}`}`;
     return parts.length === 0 ? `${where}: nothing is known` : `${where}: ${parts.join("; ")}`;
@@ -754,7 +755,7 @@ export const attention = {
   waiting: "It is asked for and comes with the next token.",
   notRecorded: "A recorded run has no attention of single heads: run it live.",
   slotAxis: (slots: number, each: number, sinks: number): string =>
-    `${sinks > 0 ? "◂ sinks · " : ""}slots 0 to ${count(slots - 1)}${each > 1 ? `, a bar the greatest of ${each}` : ""}`,
+    `${sinks > 0 ? "◂ sinks · " : ""}${count(slots)} slots${each > 1 ? `, ${each} a bar` : ""}`,
   cell: (lane: string | null, layer: number, head: number, value: number | null): string =>
     `${lane === null ? "" : `${lane}, `}layer ${layer}, head ${head}: ${value === null ? "not known" : smallShare(value)}`,
   words(
@@ -838,6 +839,7 @@ export const knows = {
   kinds: { sinks: "sinks", left: "left", kept: "kept" },
   headings: { sinks: "Sinks, kept for ever", left: "Left the cache", kept: "Still in the cache" },
   earlier: "… ",
+  gap: " […] ",
   words(tokens: number, parts: readonly { kind: "sinks" | "left" | "kept"; from: number; to: number }[]): string {
     const says = parts.map(({ kind, from, to }) => {
       const which = to - from === 1 ? `token ${count(from)}` : `tokens ${count(from)} to ${count(to - 1)}`;

@@ -16,6 +16,9 @@ const SCALE = 46;
 const GAP = 14;
 /** Least share that a logarithmic bar shows. */
 const LEAST_SHARE = 1e-4;
+/** Width of a sink's bar, pixels, and sinks that have one each. */
+const RING = 10;
+const MOST_RINGS = 16;
 /** Slots at the front that are looked at where a lane has no sinks. */
 const FIRST = 4;
 
@@ -193,7 +196,7 @@ function lower(run: RunState, box: Box, choices: Choices): Frame {
 function overTime(run: RunState, box: Box, choices: Choices, lanes: readonly number[]): Shape[] {
   const plot = lower(run, box, choices);
   return [
-    { kind: "text", at: [plot.left, plot.top - 8], text: say.attention.overTime, anchor: "start", ink: "muted" },
+    { kind: "text", at: [2, plot.top - 8], text: say.attention.overTime, anchor: "start", ink: "muted" },
     ...[0, 1].flatMap((value): Shape[] => [
       line([plot.left, y(plot, value)], [plot.right, y(plot, value)], "grid"),
       { kind: "text", at: [plot.left - 6, y(plot, value) + 4], text: say.shareTick(value), anchor: "end", ink: "muted" },
@@ -215,7 +218,7 @@ function slotsOf(run: RunState, box: Box, { head: asked, logShare: log }: Choice
   const [left, right, top, bottom] = [GUTTER, box.width - SCALE, box.height - LOWER - LINE - 6, box.height - LINE - 6];
   const title: Shape = {
     kind: "text",
-    at: [left, top - 8],
+    at: [2, top - 8],
     text: say.attention.looks(asked.layer, asked.head, run.lanes.length > 1 ? (shortNames(run)[asked.lane] ?? null) : null),
     anchor: "start",
     ink: "ink",
@@ -226,10 +229,17 @@ function slotsOf(run: RunState, box: Box, { head: asked, logShare: log }: Choice
     return [title, { kind: "text", at: [left, (top + bottom) / 2 + 4], text, anchor: "start", ink: "muted" }];
   }
   const part = (value: number): number => (log ? Math.max(0, 1 - Math.log(Math.max(value, LEAST_SHARE)) / Math.log(LEAST_SHARE)) : Math.min(1, value));
-  const each = Math.max(1, Math.ceil(values.length / Math.floor((right - left) / 2)));
-  const bars = Math.ceil(values.length / each);
-  const width = Math.min(12, (right - left) / bars);
-  const sinks = Math.ceil(lane.sinks / each);
+  // Sinks are told one by one, and wide enough for their rings.
+  const sinks = lane.sinks <= MOST_RINGS ? lane.sinks : 0;
+  const others = values.length - sinks;
+  const least = sinks * RING;
+  const each = Math.max(1, Math.ceil(others / Math.floor((right - left - least) / 2)));
+  const width = Math.min(RING, (right - left - least) / Math.max(1, Math.ceil(others / each)));
+  const ends = [
+    ...Array.from({ length: sinks }, (_, slot): [number, number] => [slot, slot + 1]),
+    ...Array.from({ length: Math.ceil(others / each) }, (_, n): [number, number] => [sinks + n * each, sinks + (n + 1) * each]),
+  ];
+  const start = (bar: number): number => left + Math.min(bar, sinks) * RING + Math.max(0, bar - sinks) * width;
   return [
     title,
     ...(log ? logTicks(LEAST_SHARE, 1) : [0, 1]).flatMap((value): Shape[] => {
@@ -240,14 +250,14 @@ function slotsOf(run: RunState, box: Box, { head: asked, logShare: log }: Choice
         ...(labelled ? [{ kind: "text" as const, at: [left - 6, at + 4] as Point, text: say.shareTick(value), anchor: "end" as const, ink: "muted" as const }] : []),
       ];
     }),
-    ...Array.from({ length: bars }, (_, bar): Shape => {
-      const value = Math.max(...values.subarray(bar * each, (bar + 1) * each));
-      const height = part(value) * (bottom - top);
+    ...ends.map(([from, to], bar): Shape => {
+      const height = part(Math.max(...values.subarray(from, to))) * (bottom - top);
+      const room = bar < sinks ? RING : width;
       return {
         kind: "rect",
-        x: left + bar * width,
+        x: start(bar),
         y: bottom - height,
-        width: Math.max(1, width - (width > 3 ? 1 : 0)),
+        width: Math.max(1, room - (room > 3 ? 1 : 0)),
         height,
         fill: { ink: bar < sinks ? "sink" : "tail", style: "solid" },
       };
@@ -255,9 +265,9 @@ function slotsOf(run: RunState, box: Box, { head: asked, logShare: log }: Choice
     line([left, bottom], [right, bottom], "muted"),
     ...Array.from(
       { length: sinks },
-      (_, bar): Shape => ({ kind: "ring", at: [left + (bar + 0.5) * width, bottom + 5], radius: Math.min(3, Math.max(1.5, width / 2)), ink: "sink", width: 1.5 }),
+      (_, bar): Shape => ({ kind: "ring", at: [start(bar) + RING / 2, bottom + 7], radius: 3, ink: "sink", width: 1.5 }),
     ),
-    { kind: "text", at: [left + sinks * width + 4, bottom + LINE], text: say.attention.slotAxis(values.length, each, lane.sinks), anchor: "start", ink: "muted" },
+    { kind: "text", at: [start(sinks) + 4, bottom + LINE - 2], text: say.attention.slotAxis(values.length, each, sinks), anchor: "start", ink: "muted" },
   ];
 }
 
@@ -325,8 +335,8 @@ function options(run: RunState, choices: Choices): Option[][] {
   return [
     ...lanes,
     [
-      { text: say.linear, pressed: !choices.logShare, set: { logShare: false } },
-      { text: say.log, pressed: choices.logShare, set: { logShare: true } },
+      { text: say.linear, name: say.linearAxis, pressed: !choices.logShare, set: { logShare: false } },
+      { text: say.log, name: say.logAxis, pressed: choices.logShare, set: { logShare: true } },
     ],
     [{ text: say.attention.back, pressed: false, set: { head: null } }],
   ];

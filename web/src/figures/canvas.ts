@@ -1,6 +1,6 @@
 // Shapes on a canvas, for drawings of many small parts.
 
-import { type Colours, FAINT, type Fill, HALO, HATCH, HEATS, type Rect, type Shape, TEXT } from "./shapes.ts";
+import { type Colours, FAINT, type Fill, HALO, HATCH, HEATS, isDotted, type Rect, type Shape, TEXT } from "./shapes.ts";
 
 /** Paints the shapes on a canvas that was just cleared. `scale`: device pixels for a CSS pixel. */
 export function paint(context: CanvasRenderingContext2D, shapes: readonly Shape[], colours: Colours, scale: number): void {
@@ -72,10 +72,9 @@ function stroke(
   context.strokeStyle = colour;
   context.lineWidth = width;
   context.lineJoin = "round";
-  context.lineCap = "round";
+  context.lineCap = isDotted(dash) ? "round" : "butt";
   context.setLineDash(dashes(dash));
   context.stroke();
-  context.lineCap = "butt";
 }
 
 /** Fills the current path; a hatch is drawn inside `rect` only. */

@@ -4,8 +4,12 @@ import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Choices, Option } from "./figure.ts";
 
-/** Its index; the last one where a run has fewer. */
-export const laneIndex = ({ lanes }: RunState, { lane }: Choices): number => Math.min(lane, lanes.length - 1);
+/** Its index, -1 where there is none. What this page is about comes first: a lane with sinks. */
+export function laneIndex({ lanes }: RunState, { lane }: Choices): number {
+  if (lane !== null && lane < lanes.length) return lane;
+  const sinks = lanes.findIndex(({ settings }) => settings.policy === "sinks");
+  return sinks < 0 ? Math.min(0, lanes.length - 1) : sinks;
+}
 
 export const laneOf = (run: RunState, choices: Choices): LaneState | null => run.lanes[laneIndex(run, choices)] ?? null;
 

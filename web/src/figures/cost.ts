@@ -29,7 +29,9 @@ export const cost: Figure = {
 };
 
 /** Lanes that wrote different texts cannot be compared token by token. */
-const isCost = (run: RunState, { view }: Choices): boolean => view === "cost" && run.mode === "forced" && run.reference !== null;
+const isCost = (run: RunState, { view }: Choices): boolean => view === "cost" && canCost(run);
+
+const canCost = (run: RunState): boolean => run.mode === "forced" && run.reference !== null && run.lanes.length > 1;
 
 const seriesOf = (run: RunState, choices: Choices): Series[] => run.lanes.map((lane) => (isCost(run, choices) ? lane.cost : lane.rolling));
 
@@ -189,7 +191,7 @@ function evictedBy({ settings, first_left }: RunState["lanes"][number], i: numbe
 
 function options(run: RunState, choices: Choices): Option[][] {
   const groups: Option[][] = [];
-  if (run.mode === "forced" && run.reference !== null) {
+  if (canCost(run)) {
     groups.push([
       { text: say.cost.option, pressed: isCost(run, choices), set: { view: "cost" } },
       { text: say.loss.option, pressed: !isCost(run, choices), set: { view: "loss" } },

@@ -13,8 +13,8 @@ export interface Choices {
   view: "cost" | "loss";
   /** Tokens at the end of the stream that curves show; null for all. */
   span: number | null;
-  /** The lane of the figures that show one. */
-  lane: number;
+  /** The lane of the figures that show one; null leaves it to them. */
+  lane: number | null;
   /** Memory on a logarithmic axis. */
   logMemory: boolean;
   /** Attention on slots on a logarithmic axis. */
@@ -25,7 +25,7 @@ export interface Choices {
   still: boolean;
 }
 
-export const CHOICES: Choices = { view: "cost", span: null, lane: 0, logMemory: false, logShare: false, head: null, still: false };
+export const CHOICES: Choices = { view: "cost", span: null, lane: null, logMemory: false, logShare: false, head: null, still: false };
 
 /** A cell of a table: a number as it is, null where it is not known. */
 export type Value = string | number | null;

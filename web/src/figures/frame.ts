@@ -111,8 +111,8 @@ export class FigureFrame {
       this.box = { width: entry.contentRect.width, height: entry.contentRect.height };
       const [exact] = entry.devicePixelContentBoxSize ?? [];
       this.pixels = {
-        width: exact?.inlineSize ?? Math.round(this.box.width * devicePixelRatio),
-        height: exact?.blockSize ?? Math.round(this.box.height * devicePixelRatio),
+        width: whole(exact?.inlineSize, this.box.width),
+        height: whole(exact?.blockSize, this.box.height),
       };
       this.refresh();
     }).observe(this.stage, deviceBox());
@@ -307,6 +307,12 @@ export class FigureFrame {
 
 function icon(sign: string, name: string, act: () => void): HTMLButtonElement {
   return button(sign, act, { class: "icon", "aria-label": name, title: name });
+}
+
+/** Device pixels of a length; what the browser says is taken where it is a rounding of it, which it is not when a screen is imitated. */
+function whole(exact: number | undefined, length: number): number {
+  const wanted = length * devicePixelRatio;
+  return exact !== undefined && Math.abs(exact - wanted) <= 1 ? exact : Math.round(wanted);
 }
 
 /** The box to observe: device pixels where the browser tells them. */

@@ -44,11 +44,12 @@ export function pieces(lane: LaneState): Piece[] {
   return all.filter(({ from, to }) => to > from);
 }
 
-/** The text of a stretch, as far as it is still known here; `begins` where that is. */
+/** The text of a stretch, as far as it is still known here, with a sign where some is missing; `begins` where it does. */
 export function textOf(lane: LaneState, { kind, from, to }: Piece): { text: string; begins: number } {
   const source: readonly Token[] = kind === "sinks" ? lane.first_tokens : lane.tokens;
   const inside = source.filter(({ i }) => i >= from && i < to);
-  return { text: inside.map(({ text }) => text).join(""), begins: inside[0]?.i ?? to };
+  const text = inside.map((token, n) => (token.i - (inside[n - 1]?.i ?? token.i - 1) > 1 ? say.knows.gap : "") + token.text);
+  return { text: text.join(""), begins: inside[0]?.i ?? to };
 }
 
 const FILLS: Record<PieceKind, Fill> = {
@@ -68,7 +69,9 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
       const text = `${say.knows.kinds[kind]} ${say.count(to - from)}`;
       // Four tokens of many thousands would be thinner than a line: sinks are always seen.
       const bar: Shape = { kind: "rect", x: left, y: plot.top, width: Math.max(kind === "sinks" ? 4 : 1, width), height: BAR, fill: FILLS[kind] };
-      const named = kind === "sinks" || textWidth(text) < width;
+      // Room that the sinks' name leaves, where the stretch lies next to it.
+      const taken = plot.left + textWidth(`${say.knows.kinds.sinks} ${say.count(lane.sinks)}`);
+      const named = kind === "sinks" || textWidth(text) < Math.min(width, 2 * (left + width / 2 - taken));
       const right = kind === "kept";
       const at = right ? left + width : kind === "sinks" ? left : left + width / 2;
       const anchor = right ? "end" : kind === "sinks" ? "start" : "middle";

@@ -15,9 +15,9 @@ const INK: Record<Kind, Ink> = { sinks: "sink", window: "window", dense: "dense"
 
 /** Dashes by policy; a second lane of the same policy takes the next one. */
 const DASHES: Record<Kind, readonly (string | null)[]> = {
-  sinks: [null, "14 4", "10 3 3 3", "3 3"],
-  window: ["6 3", "12 3", "2 4", "6 3 2 3"],
-  dense: ["1 4", "1 8", "1 4 5 4", "1 2"],
+  sinks: [null, "16 3", "16 3 3 3", "10 3 3 3 3 3"],
+  window: ["6 3", "14 3", "3 3", "6 3 2 3"],
+  dense: ["0 4.5", "0 9", "0 4.5 0 9", "0 3.5"],
   recompute: ["8 3 2 3", "8 3 2 3 2 3", "4 2", "12 2 2 2"],
 };
 
@@ -27,11 +27,11 @@ export function laneStyle(run: RunState, lane: number): LaneStyle {
   return { ink: INK[policy], dash: DASHES[policy][nth] ?? null };
 }
 
-/** The policies' names, and a number or what else sets a lane apart where two lanes have the same policy. */
+/** The policies' names, and whole names where two lanes have the same policy. */
 export function shortNames({ lanes }: RunState): string[] {
   return lanes.map(({ name, settings: { policy } }) => {
     const alone = lanes.filter(({ settings }) => settings.policy === policy).length === 1;
-    return alone ? policy : name.replace(`${policy} `, "");
+    return alone ? policy : name;
   });
 }
 

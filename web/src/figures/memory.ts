@@ -41,7 +41,7 @@ function perToken({ model }: RunState, lane: LaneState): number | null {
 }
 
 function frame(run: RunState, box: Box, choices: Choices): Frame {
-  const plot = streamFrame(run, box, choices, 2 * LINE + 8, box.height - LINE - 8);
+  const plot = streamFrame(run, box, choices, 3 * LINE, box.height - LINE - 8);
   const lane = laneOf(run, choices);
   const bytes = lane === null ? 0 : total(lane);
   const dense = lane?.dense_bytes ?? 0;
@@ -75,10 +75,10 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
     ...stack,
     ...(window === null || window > plot.most ? [] : windowLine(plot, window, labels)),
     ...marks(plot, run, false),
-    ...curve(growing, { ink: "dense", dash: "1 4" }),
+    ...curve(growing, { ink: "dense", dash: "0 4.5" }),
     ...(gone ? arrow(plot, leaves, dense) : []),
     ...endLabels(plot, labels),
-    { kind: "text", at: [plot.left + 4, LINE - 2], text: saved, anchor: "start", ink: "ink", bold: true },
+    { kind: "text", at: [2, LINE - 3], text: saved, anchor: "start", ink: "ink", bold: true },
     ...cursor(plot, run),
   ];
 }
@@ -190,8 +190,8 @@ function options(run: RunState, choices: Choices): Option[][] {
   return [
     ...laneOptions(run, choices),
     [
-      { text: say.linear, pressed: !choices.logMemory, set: { logMemory: false } },
-      { text: say.log, pressed: choices.logMemory, set: { logMemory: true } },
+      { text: say.linear, name: say.linearAxis, pressed: !choices.logMemory, set: { logMemory: false } },
+      { text: say.log, name: say.logAxis, pressed: choices.logMemory, set: { logMemory: true } },
     ],
   ];
 }

@@ -177,7 +177,7 @@ export function endLabels(frame: Frame, labels: readonly EndLabel[]): Shape[] {
   // Down from the top, then up again from the bottom where they ran out of it.
   let free = frame.top - 4;
   for (const label of sorted) free = (label.to = Math.max(label.to, free)) + LINE;
-  let room = frame.bottom;
+  let room = frame.bottom - 5;
   for (const label of sorted.toReversed()) room = (label.to = Math.min(label.to, room)) - LINE;
   const right = Math.max(frame.left, ...sorted.map(({ at }) => at[0]));
   return sorted.flatMap(({ text, at, ink, to }): Shape[] => [

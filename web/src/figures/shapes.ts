@@ -72,6 +72,9 @@ export function line(from: Point, to: Point, ink: Ink, dash?: string): Shape {
   return { kind: "path", points: [from, to], ink, width: 1, ...(dash === undefined ? {} : { dash }) };
 }
 
+/** Dots are round; the ends of longer dashes are not, or their gaps would close. */
+export const isDotted = (dash: string | undefined): boolean => dash?.startsWith("0 ") ?? false;
+
 /** The shapes as the inside of an `<svg>`. `id` sets the names of its parts apart from other drawings'. */
 export function markup(shapes: readonly Shape[], colours: Colours, id: string): string {
   const hatched = new Set(
@@ -91,7 +94,8 @@ function element(shape: Shape, colours: Colours, id: string): string {
   switch (shape.kind) {
     case "path": {
       const { points, ink, width, dash } = shape;
-      return `<path d="${path(points)}" fill="none" stroke="${colours(ink)}" stroke-width="${width}"${dashed(dash)}/>`;
+      const cap = isDotted(dash) ? ' stroke-linecap="round"' : "";
+      return `<path d="${path(points)}" fill="none" stroke="${colours(ink)}" stroke-width="${width}" stroke-linejoin="round"${cap}${dashed(dash)}/>`;
     }
     case "area":
       return `<path d="${path(shape.points)}Z"${filled(shape.fill, colours, id)}/>`;

@@ -24,6 +24,8 @@ export class Told implements Extra {
   private readonly parts: Record<PieceKind, Part>;
   private readonly text: HTMLElement;
   private readonly exercise: Exercise;
+  /** Where it was last scrolled to from here. */
+  private scrolled = 0;
 
   constructor(wishes: FigureWishes) {
     const part = (kind: PieceKind): Part => {
@@ -42,11 +44,19 @@ export class Told implements Extra {
     this.element.append(this.text, this.exercise.element);
   }
 
+  /** Keeps what left last in sight, until somebody scrolls. */
+  private follow(): void {
+    const { text } = this;
+    if (Math.abs(text.scrollTop - this.scrolled) > 2) return;
+    const kept = this.parts.kept.element.offsetTop - text.offsetTop;
+    text.scrollTop = Math.max(0, kept - text.clientHeight / 2);
+    this.scrolled = text.scrollTop;
+  }
+
   draw(run: RunState, choices: Choices): void {
     const lane = laneOf(run, choices);
     const found = lane === null ? [] : pieces(lane);
     this.text.hidden = found.length === 0;
-    const atEnd = this.text.scrollHeight - this.text.scrollTop - this.text.clientHeight < 40;
     let changed = false;
     for (const kind of KINDS) {
       const piece = found.find((one) => one.kind === kind);
@@ -59,7 +69,7 @@ export class Told implements Extra {
       text.data = now;
       changed = true;
     }
-    if (changed && atEnd) this.text.scrollTop = this.text.scrollHeight;
+    if (changed) this.follow();
     this.exercise.draw(run.mode === "chat" ? lane : null);
   }
 }
