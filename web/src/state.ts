@@ -296,7 +296,7 @@ export function reduce(state: State, action: Action): State {
         speed: null,
         synced: false,
         rereading: false,
-        ...demoted(state, action.fault),
+        ...demoted(state),
       };
     case "silent":
       return { ...state, silent: true };
@@ -538,10 +538,10 @@ function reread(state: State, step: Step): State {
 }
 
 /** A device may be lost once, by sleep or an update; one that fails again is not asked a third time. */
-function demoted({ phase, place, gpuFaults }: State, { message }: Fault): Pick<State, "place" | "gpuFaults"> {
+function demoted({ phase, place, gpuFaults }: State): Pick<State, "place" | "gpuFaults"> {
   if (phase !== "writing" || place?.backend !== "webgpu") return { place, gpuFaults };
   if (gpuFaults === 0) return { place, gpuFaults: 1 };
-  const why = say.gpuFailed(place.adapter ?? say.UNKNOWN, message);
+  const why = say.gpuBroke(place.adapter ?? say.UNKNOWN);
   return { place: { backend: "cpu", adapter: null, software: false, offers: null, why }, gpuFaults: 0 };
 }
 
