@@ -11,7 +11,7 @@ import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
 import { Speech } from "./speech.ts";
 import { type Gpu, probe, start, whenGone } from "./startup.ts";
-import { type Action, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
+import { type Action, brokenOff, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
 import * as say from "./strings.en.ts";
 import { View } from "./view.ts";
 
@@ -507,7 +507,7 @@ function openChat(chat: Chat): void {
 async function openKept(id: string): Promise<void> {
   await save();
   const chat = await chats.get(id);
-  if (chat !== null) openChat(rested(chat));
+  if (chat !== null) openChat(chat);
 }
 
 async function removeChat(id: string): Promise<void> {
@@ -530,7 +530,9 @@ async function importChat(file: File): Promise<void> {
   }
 }
 
-function chatOf({ chat, turns }: State): Chat {
+/** The chat as it is kept: should the tab be closed now, its answer has broken off. */
+function chatOf(state: State): Chat {
+  const { chat, turns } = state.phase === "writing" ? brokenOff(state) : state;
   return { ...chat, turns };
 }
 
@@ -556,20 +558,13 @@ function saveSoon(): void {
 async function lastChat(): Promise<Chat> {
   const id = stored(sessionStorage, CHAT) ?? stored(localStorage, CHAT);
   const chat = id === null ? null : await chats.get(id).catch(() => null);
-  return chat === null ? newChat() : rested(chat);
+  return chat ?? newChat();
 }
 
 /** What the other tab wrote last. */
 async function refreshChat(): Promise<void> {
   const chat = await chats.get(state.chat.id).catch(() => null);
-  if (chat !== null) dispatch({ kind: "opened", chat: rested(chat) });
-}
-
-/** A chat whose tab was closed in the middle of an answer. */
-function rested(chat: Chat): Chat {
-  const last = chat.turns.at(-1);
-  if (last?.who !== "model" || !last.open || /[.]$/.test(last.note)) return chat;
-  return { ...chat, turns: [...chat.turns.slice(0, -1), { ...last, note: `${say.brokeOff(last.tokens)}.` }] };
+  if (chat !== null) dispatch({ kind: "opened", chat });
 }
 
 function remember(id: string): void {

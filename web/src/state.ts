@@ -286,7 +286,7 @@ export function reduce(state: State, action: Action): State {
       return refused(state, action.fault);
     case "failed":
       return {
-        ...(state.phase === "writing" ? noted(state, say.brokeOff) : state),
+        ...(state.phase === "writing" ? brokenOff(state) : state),
         phase: "failed",
         hint: null,
         silent: false,
@@ -339,6 +339,9 @@ export function departed(state: State, { place, ends, text }: Turn): { tokens: n
   // Text of tokens written since the last refill is known to the token.
   return { tokens, characters: ends[to - (place[1] - ends.length) - 1] ?? 0 };
 }
+
+/** The state with the answer that is being written as it is when nothing more comes. */
+export const brokenOff = (state: State): State => noted(state, say.brokeOff);
 
 /** Is the model loaded and waiting. */
 export const isReady = ({ phase }: State): boolean => phase === "ready";
@@ -472,7 +475,7 @@ function resumed(state: State, places: readonly ([number, number] | null)[]): St
 function refused(state: State, { message }: Fault): State {
   const ready: State = { ...state, phase: "ready", hint: message, rereading: false };
   const last = state.turns.at(-1);
-  if (state.phase === "writing" && last?.text !== "") return { ...noted(ready, say.brokeOff), synced: false };
+  if (state.phase === "writing" && last?.text !== "") return { ...brokenOff(ready), synced: false };
   if (state.phase !== "writing") return { ...ready, synced: false };
   const asked = state.turns.at(-2);
   return { ...ready, returned: asked?.text ?? null, turns: state.turns.slice(0, -2) };
