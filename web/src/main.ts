@@ -220,6 +220,7 @@ function died(reason: string): void {
 function cancel(): void {
   if (state.phase !== "starting" && state.phase !== "loading") return;
   discard();
+  waiting = false;
   noteLoad(false);
   dispatch({ kind: "cancelled" });
   void readShelf();
@@ -281,11 +282,8 @@ function receive(response: Response): void {
       });
       void readShelf();
       void keepPage();
-      if (unfinished) {
-        resumeAnswer();
-        if (waiting) later = () => view.send();
-      } else if (waiting) view.send();
-      else refill(say.refilled.loaded);
+      if (unfinished) resumeAnswer();
+      else if (!sendWaiting()) refill(say.refilled.loaded);
       break;
     case "emptied":
       dispatch({ kind: "emptied", cache: response.cache });
@@ -324,21 +322,27 @@ function rest(): void {
   const act = later;
   later = null;
   act?.();
+  if (state.phase === "ready") sendWaiting();
 }
 
 /** The text stays. A model that was there comes back by itself, unless it breaks again and again. */
 function fail(problem: Fault, goOnAfter = true): void {
   const { phase, model } = state;
   const was = phase === "writing" || phase === "refilling" || phase === "ready";
+  // A worker may be killed while it takes the place of one that was killed.
+  const coming = (phase === "starting" || phase === "loading") && problem.name === "worker";
   discard();
   noteLoad(false);
   dispatch({ kind: "failed", fault: problem });
   void save();
   void readShelf();
-  if (!was || model === null) return;
+  const again = model !== null && (was || coming);
+  // A message that nothing will come for stays in the box, to be sent anew.
+  if (!again || losses >= MOST_LOSSES) waiting = false;
+  if (!again) return;
   if (losses >= MOST_LOSSES) return dispatch({ kind: "hint", text: say.tooOften });
   losses += 1;
-  unfinished = phase === "writing" && goOnAfter;
+  unfinished = (phase === "writing" && goOnAfter) || (coming && unfinished);
   dispatch({ kind: "recovering", sentence: say.recovering(problem.message) });
   launch();
 }
@@ -349,7 +353,6 @@ function discard(): void {
   worker?.terminate();
   worker = null;
   later = null;
-  waiting = false;
 }
 
 /** Says so when the model falls silent; it may only be slow, so nothing is ended. */
@@ -372,22 +375,28 @@ function pulls(): void {
 function send(text: string, from: number | null): void {
   if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
   else if (text.trim() === "") {
-    dispatch({ kind: "hint", text: say.emptyMessage });
-    if (waiting && state.phase === "ready") refill(say.refilled.loaded);
     waiting = false;
+    dispatch({ kind: "hint", text: say.emptyMessage });
   } else if (state.phase === "idle" || state.phase === "failed") {
     dispatch({ kind: "hint", text: say.loadFirst });
     view.offerToLoad();
   } else if (state.phase !== "ready") {
     dispatch({ kind: "hint", text: say.sentLater });
-    if (state.phase === "refilling") later = () => view.send();
-    else waiting = true;
+    waiting = true;
   } else {
     waiting = false;
     view.clear();
     if (from !== null) dispatch({ kind: "kept", turns: from });
     ask(text);
   }
+}
+
+/** True where a message had waited. */
+function sendWaiting(): boolean {
+  const sends = waiting && view.hasMessage;
+  waiting = false;
+  if (sends) view.send();
+  return sends;
 }
 
 function ask(text: string): void {
