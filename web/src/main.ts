@@ -17,7 +17,7 @@ import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
 import { Speech } from "./speech.ts";
 import { type Gpu, probe, start, whenGone } from "./startup.ts";
-import { type Action, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
+import { type Action, brokenOff, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
 import * as say from "./strings.en.ts";
 import { View } from "./view.ts";
 
@@ -427,6 +427,7 @@ function died(reason: string): void {
 function cancel(): void {
   if (state.phase !== "starting" && state.phase !== "loading") return;
   discard();
+  waiting = false;
   noteLoad(false);
   dispatch({ kind: "cancelled" });
   void readShelf();
@@ -488,11 +489,8 @@ function receive(response: Response): void {
       });
       void readShelf();
       void keepPage();
-      if (unfinished) {
-        resumeAnswer();
-        if (waiting) later = () => view.send();
-      } else if (waiting) view.send();
-      else refill(say.refilled.loaded);
+      if (unfinished) resumeAnswer();
+      else if (!sendWaiting()) refill(say.refilled.loaded);
       break;
     case "emptied":
       dispatch({ kind: "emptied", cache: response.cache });
@@ -539,21 +537,27 @@ function rest(): void {
   const act = later;
   later = null;
   act?.();
+  if (state.phase === "ready") sendWaiting();
 }
 
 /** The text stays. A model that was there comes back by itself, unless it breaks again and again. */
 function fail(problem: Fault, goOnAfter = true): void {
   const { phase, model } = state;
   const was = ["writing", "refilling", "comparing", "ready"].includes(phase);
+  // A worker may be killed while it takes the place of one that was killed.
+  const coming = (phase === "starting" || phase === "loading") && problem.name === "worker";
   discard();
   noteLoad(false);
   dispatch({ kind: "failed", fault: problem });
   void save();
   void readShelf();
-  if (!was || model === null) return;
+  const again = model !== null && (was || coming);
+  // A message that nothing will come for stays in the box, to be sent anew.
+  if (!again || losses >= MOST_LOSSES) waiting = false;
+  if (!again) return;
   if (losses >= MOST_LOSSES) return dispatch({ kind: "hint", text: say.tooOften });
   losses += 1;
-  unfinished = phase === "writing" && goOnAfter;
+  unfinished = (phase === "writing" && goOnAfter) || (coming && unfinished);
   dispatch({ kind: "recovering", sentence: say.recovering(problem.message) });
   launch();
 }
@@ -565,7 +569,6 @@ function discard(): void {
   worker?.terminate();
   worker = null;
   later = null;
-  waiting = false;
 }
 
 /** Says so when the model falls silent; it may only be slow, so nothing is ended. */
@@ -588,22 +591,28 @@ function pulls(): void {
 function send(text: string, from: number | null): void {
   if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
   else if (text.trim() === "") {
-    dispatch({ kind: "hint", text: say.emptyMessage });
-    if (waiting && state.phase === "ready") refill(say.refilled.loaded);
     waiting = false;
+    dispatch({ kind: "hint", text: say.emptyMessage });
   } else if (state.phase === "idle" || state.phase === "failed") {
     dispatch({ kind: "hint", text: say.loadFirst });
     view.offerToLoad();
   } else if (state.phase !== "ready") {
     dispatch({ kind: "hint", text: say.sentLater });
-    if (state.phase === "refilling") later = () => view.send();
-    else waiting = true;
+    waiting = true;
   } else {
     waiting = false;
     view.clear();
     if (from !== null) dispatch({ kind: "kept", turns: from });
     ask(text);
   }
+}
+
+/** True where a message had waited. */
+function sendWaiting(): boolean {
+  const sends = waiting && view.hasMessage;
+  waiting = false;
+  if (sends) view.send();
+  return sends;
 }
 
 function ask(text: string): void {
@@ -724,7 +733,7 @@ function openChat(chat: Chat): void {
 async function openKept(id: string): Promise<void> {
   await save();
   const chat = await chats.get(id);
-  if (chat !== null) openChat(rested(chat));
+  if (chat !== null) openChat(chat);
 }
 
 async function removeChat(id: string): Promise<void> {
@@ -747,7 +756,9 @@ async function importChat(file: File): Promise<void> {
   }
 }
 
-function chatOf({ chat, turns }: State): Chat {
+/** The chat as it is kept: should the tab be closed now, its answer has broken off. */
+function chatOf(state: State): Chat {
+  const { chat, turns } = state.phase === "writing" ? brokenOff(state) : state;
   return { ...chat, turns };
 }
 
@@ -773,20 +784,13 @@ function saveSoon(): void {
 async function lastChat(): Promise<Chat> {
   const id = stored(sessionStorage, CHAT) ?? stored(localStorage, CHAT);
   const chat = id === null ? null : await chats.get(id).catch(() => null);
-  return chat === null ? newChat() : rested(chat);
+  return chat ?? newChat();
 }
 
 /** What the other tab wrote last. */
 async function refreshChat(): Promise<void> {
   const chat = await chats.get(state.chat.id).catch(() => null);
-  if (chat !== null) dispatch({ kind: "opened", chat: rested(chat) });
-}
-
-/** A chat whose tab was closed in the middle of an answer. */
-function rested(chat: Chat): Chat {
-  const last = chat.turns.at(-1);
-  if (last?.who !== "model" || !last.open || /[.]$/.test(last.note)) return chat;
-  return { ...chat, turns: [...chat.turns.slice(0, -1), { ...last, note: `${say.brokeOff(last.tokens)}.` }] };
+  if (chat !== null) dispatch({ kind: "opened", chat });
 }
 
 function remember(id: string): void {

@@ -188,6 +188,7 @@ export const missingFeature = (adapter: string, feature: string): string =>
   `The graphics processor (${adapter}) does not offer “${feature}”, which the model needs. ${slower}`;
 export const smallLimit = (adapter: string, limit: string, has: number, needs: number): string =>
   `The graphics processor (${adapter}) allows ${limit} = ${count(has)}; the model needs ${count(needs)}. ${slower}`;
+export const gpuBroke = (adapter: string): string => `WebGPU on ${adapter} broke off twice. ${slower}`;
 export const gpuFailed = (adapter: string, message: string): string =>
   `WebGPU on ${adapter} could not be used: ${asSentence(message)} ${slower}`;
 
@@ -220,6 +221,7 @@ export const network = (url: string, message: string): string =>
 export const networkRemedy = "Check the connection, then retry.";
 export const http = (url: string, status: number, text: string): string =>
   `The server answered ${status}${text === "" ? "" : ` ${text}`} for ${url}.`;
+export const webPage = (url: string): string => `A web page came from ${url} in place of the weights.`;
 export const httpRemedy = "Check that the weights lie there, then retry.";
 export const killed = "the browser ended it";
 export const noReason = "no reason was given";

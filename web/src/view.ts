@@ -287,6 +287,10 @@ export class View {
     return form;
   }
 
+  get hasMessage(): boolean {
+    return this.box.value.trim() !== "";
+  }
+
   /** Sends what is in the box. */
   send(): void {
     this.wishes.send(this.box.value, this.from);
@@ -401,8 +405,8 @@ export class View {
     const ready = state.phase === "ready";
     const writing = state.phase === "writing";
     this.sendButton.disabled = writing;
-    setText(this.offered, terms);
     if (state.phase !== "idle" && state.phase !== "failed") this.offer.hidden = true;
+    if (!this.offer.hidden) setText(this.offered, terms);
     // One filled button on the page: what is to be done next.
     this.sendButton.classList.toggle("primary", ready);
     this.toAnswer.hidden = writing || !state.turns.some(({ who }) => who === "model");

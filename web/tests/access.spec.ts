@@ -100,6 +100,43 @@ test("Tab reaches everything, in reading order", async ({ page }) => {
   await expect(parts(page).stop).toBeFocused();
 });
 
+test("Tab reaches everything in the settings and the panels", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu&kv=int4");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  const press = (name: string) => page.getByRole("button", { name, exact: true }).press("Enter");
+  await press("Settings");
+  await page.getByRole("button", { name: "Close" }).focus();
+  const fields = ["policy", "sinks", "recent", "kv", "kv_k", "kv_v", "group", "tail", "positions"];
+  const choice = ["temperature", "top_k", "top_p", "min_p", "penalty", "seed", "max"];
+  const place = ["backend", "system", "spoken", "awake"];
+  expect(await tabs(page, 21)).toEqual([
+    ...[...fields, ...choice, ...place].map((name) => `set-${name}`),
+    "Copy the command",
+  ]);
+  for (const field of await page.locator("#settings :is(input, select, textarea)").all()) {
+    await expect(field).toHaveAccessibleName(/./);
+  }
+  await page.keyboard.press("Escape");
+  for (const [panel, names] of [
+    ["Chats", ["Export this chat", "Import", "Open Hello", "Remove Hello"]],
+    [
+      "Models",
+      [
+        ...["Use SmolLM2-135M-Instruct", "Remove SmolLM2-135M-Instruct"],
+        ...["The default: SmolLM2-135M-Instruct (98 MB)", "Use a file", "model-url", "Fetch", "Clear storage"],
+      ],
+    ],
+    ["Help", ["Copy the self-test's result", expect.stringContaining("For a bug report")]],
+  ] as const) {
+    await press(panel);
+    await page.getByRole("button", { name: "Close" }).focus();
+    expect(await tabs(page, names.length), panel).toEqual(names);
+    await page.keyboard.press("Escape");
+  }
+});
+
 test("every panel opens, is named, closes with Escape and gives the focus back", async ({ page }) => {
   await mock(page, { most: 3 });
   await open(page, "&backend=cpu");

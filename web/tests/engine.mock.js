@@ -25,6 +25,7 @@ export class Engine {
     engine.pending = false;
     if (PLAN.create?.[backend] === "reject") throw new Error("the device could not be created");
     if (PLAN.create?.[backend] === "hang") await new Promise(() => {});
+    if (PLAN.slow) await wait(PLAN.slow);
     return engine;
   }
 

@@ -12,6 +12,8 @@ export type Backend = "webgpu" | "cpu";
 export interface Plan {
   init?: "reject" | "hang";
   create?: Partial<Record<Backend, "reject" | "hang">>;
+  /** Milliseconds that a device takes to start. */
+  slow?: number;
   selfTest?: Partial<Record<Backend, boolean>>;
   /** Bytes that the file must have. */
   total?: number;

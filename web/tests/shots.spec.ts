@@ -43,7 +43,7 @@ for (const colorScheme of ["light", "dark"] as const) {
         route.fulfill({ contentType: "text/html", body: "<!doctype html><title>Not found</title>" }),
       );
       await page.goto("/?sinks=4&recent=252&load=1");
-      await expect(parts(page).status).toContainText("begins like a web page");
+      await expect(parts(page).status).toContainText("A web page came from");
       await shot("3-not-a-model");
       await mock(page, { words: STORY, hangAt: 360 });
       await open(page, "&sinks=4&recent=252");

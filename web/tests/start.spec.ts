@@ -34,6 +34,9 @@ test("from the address to the first token", async ({ page, context }) => {
     const first = await seen(() => (document.querySelector(".turn.model .text")?.textContent ?? "") !== "");
     const prompt = Number(await visit.locator("#stream").textContent()) - 1;
     rows.push({ "model ready, ms": Math.round(ready), "first token, ms": Math.round(first), "prompt, tokens": prompt });
+    // The next visit begins without a conversation to read first.
+    await visit.getByRole("button", { name: "New chat" }).click();
+    await expect(visit.locator(".turn")).toHaveCount(0);
     await visit.close();
   }
   console.table(rows);

@@ -97,11 +97,14 @@ test("ours beside wllama", async ({ page, baseURL }) => {
       if (ratio < LEAST[what]) short.push(`${what} at ${prompt} tokens: ${ratio.toFixed(2)} of ${LEAST[what]}`);
     }
   }
+  const { version } = JSON.parse(
+    readFileSync(new URL("../node_modules/@wllama/wllama/package.json", import.meta.url), "utf8"),
+  ) as { version: string };
   console.log(
     [
       `${await page.evaluate(() => navigator.userAgent)}, headless, one page; ${MODEL.split("/").at(-1)}`,
       `ours: ${setup.ours}, 4 sinks and ${CAPACITY - 4} recent tokens in f16`,
-      `wllama: ${setup.theirs}, a context of ${CAPACITY} in f16, all else as it comes`,
+      `wllama ${version}: ${setup.theirs}, a context of ${CAPACITY} in f16, all else as it comes`,
       "both: greedy, the same chat template, one thread; the page's clock, and wllama's own where that is kinder to it",
       `medians of ${REPEATS} turns each, alternating, after one that does not count; least and most in brackets`,
     ].join("\n"),
