@@ -1,4 +1,4 @@
-// A recorded run, as `sinkstream compare --record` writes it, and as `sinkstream replay` and the page read it. A JSON file
+// A recorded run, as `sinkstream record` writes it, and as `sinkstream replay` and the page read it. A JSON file
 // holds one `RecordedRun`.
 //
 // Readers ignore keys that they don't know, refuse a higher `version`, and check what is said here of lengths and order.
@@ -51,7 +51,8 @@ export interface RecordedLane {
   /**
    * What the settings say, in this order, with a space between: the policy with its numbers (`dense`, `window 256`,
    * `sinks 4+252`, `recompute 256`); `kv` unless f16, or `K int2 V f16` where keys and values differ; `group 64` and `tail 64`
-   * unless 32; `stream`; `softmax1`; `zero sinks`; `text "\n\n"`, escaped as in JSON. Columns of tables have these names.
+   * unless 32; `stream`; `softmax1`; `zero sinks`; `text "\n\n"`, escaped as in JSON; and `keys by token` or `keys rotated`, which
+   * `keys` says. Columns of tables have these names.
    */
   name: string;
   settings: LaneSettings;

@@ -1,6 +1,6 @@
 // A recorded run: read, checked, and played as the steps that made it.
 
-import type { CacheParts, CompareStep, LaneSettings, LaneStep } from "../../crates/wasm/types";
+import type { CacheParts, CompareStep, LaneStep } from "../../crates/wasm/types";
 import type { Ramp, RecordedLane, RecordedRun, Sampled } from "../../crates/wasm/run";
 import { emptyRun, reduceRun, type RunState, type RunStep } from "./run.ts";
 import { STORAGES } from "./settings.ts";
@@ -306,7 +306,7 @@ function partsAt(bytes: RecordedLane["bytes"], i: number): CacheParts {
 }
 
 /** What each token adds to the text: characters come with the token that completes them. */
-function textsOf(vocab: RecordedRun["vocab"], tokens: readonly number[]): string[] {
+export function textsOf(vocab: RecordedRun["vocab"], tokens: readonly number[]): string[] {
   const decoder = new TextDecoder();
   return tokens.map((id) => {
     const text = vocab[id] ?? "";
@@ -435,9 +435,3 @@ export class Player {
     this.at = 0;
   }
 }
-
-/** All lanes of a run that can be shown at once. */
-export const allLanes = ({ lanes }: RecordedRun, most: number): number[] => lanes.map((_, i) => i).slice(0, most);
-
-/** The lanes' settings. */
-export const settingsOf = ({ lanes }: RecordedRun): LaneSettings[] => lanes.map(({ settings }) => settings);

@@ -80,7 +80,7 @@ export interface LaneState {
    * by all states, so it is to be read up to `at` only.
    */
   losses: Float32Array;
-  /** Ids by stream index, as far as the losses go; -1 where one is not known. Grows in place, too. */
+  /** Ids by stream index, for the first `EXACT` tokens; -1 where one is not known. Grows and is read as `losses`. */
   ids: Int32Array;
   /** Loss, and loss beyond the reference's (NaN where there is none), of the last steps with a known loss, oldest first. */
   recent: readonly (readonly [loss: number, extra: number])[];
@@ -146,8 +146,9 @@ export interface RunState {
   /** Index of the lane that losses are compared with: dense, or else sinks; null where there is none, and in free lanes. */
   reference: number | null;
   lanes: readonly LaneState[];
-  /** The text that came with an id, of all ids in `LaneState.ids`; grows in place and is shared by all states. */
+  /** The text that first came with an id, of all ids in `LaneState.ids`. Grows in place. */
   vocab: Map<number, string>;
+  /** In the order of the stream. */
   marks: readonly Mark[];
   /** A cursor that all figures share; null follows the end. */
   cursor: number | null;
@@ -371,6 +372,9 @@ function stepped(state: RunState, step: CompareStep, attention: LaneHead | null)
     const [before, read] = [lanes[index], step.lanes[index]];
     if (before === undefined || read === undefined || read === null) return;
     const reference = state.reference === null || state.reference === index ? null : (lanes[state.reference] ?? null);
+    // Text that came with several tokens is not the last one's.
+    if (read.i === before.at && read.i < EXACT && read.id !== UNKNOWN_TOKEN && !state.vocab.has(read.id))
+      state.vocab.set(read.id, read.text);
     const head = attention !== null && (state.mode === "chat" || attention.lane === index) ? attention : null;
     const after = laneStepped(state, before, read, index === state.reference ? before : reference, head);
     lanes[index] = after;
@@ -388,8 +392,11 @@ function stepped(state: RunState, step: CompareStep, attention: LaneHead | null)
   return { ...state, lanes, marks, at, done: state.done || step.done };
 }
 
+/** With the mark at its place in the order of the stream, whenever it came: a lane may be behind the others. */
 function marked(marks: readonly Mark[], mark: Mark): readonly Mark[] {
-  const kept = [...marks, mark];
+  const key = ({ lane }: Mark): number => lane ?? Number.POSITIVE_INFINITY;
+  const place = marks.findIndex((other) => other.i > mark.i || (other.i === mark.i && key(other) > key(mark)));
+  const kept = marks.toSpliced(place < 0 ? marks.length : place, 0, mark);
   if (kept.length <= MOST_MARKS) return kept;
   const oldest = kept.findIndex(({ kind }) => kind === "setting" || kind === "refilled");
   kept.splice(Math.max(0, oldest), 1);
@@ -412,7 +419,6 @@ function laneStepped(
   const extra = nll === null || compared === null ? null : nll - compared;
   const token: Token = { i, id: read.id, text: read.text, nll, extra };
   const known = read.id !== UNKNOWN_TOKEN;
-  if (known && i < EXACT && read.text !== "") run.vocab.set(read.id, read.text);
   const wanted = Math.max(4, lane.settings.sinks);
   const recent = nll === null ? lane.recent : [...lane.recent, [nll, extra ?? Number.NaN] as const].slice(-RECENT);
   const dense_bytes = at * bytesPerToken(run.model);

@@ -39,6 +39,11 @@ export class Speech {
     if (rest !== "") this.speak(rest, now);
   }
 
+  /** Something that happened, at once. */
+  say(words: string): void {
+    this.speak(words, performance.now());
+  }
+
   private speak(words: string, now: number): void {
     this.last = now;
     this.region.textContent = words.trim();

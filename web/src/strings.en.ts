@@ -1,5 +1,6 @@
 // Every word that the page says, in English. Numbers are put in here and nowhere else.
 
+import type { RecordedEntry } from "../../crates/wasm/run";
 import type { Backend, LaneSettings, Policy, Storage } from "../../crates/wasm/types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -10,6 +11,9 @@ const share = new Intl.NumberFormat("en", { style: "percent", maximumFractionDig
 export const UNKNOWN = "–";
 
 export const count = (n: number): string => whole.format(n);
+const SMALL = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight"];
+/** In words where it is small. */
+const number = (n: number): string => SMALL[n] ?? count(n);
 export const percent = (part: number): string => share.format(part);
 /** Decimal megabytes, as disks and downloads count them. */
 export const megabytes = (bytes: number): string => `${tenths.format(bytes / 1e6)} MB`;
@@ -23,6 +27,7 @@ function duration(seconds: number): string {
 // The page's frame.
 
 export const skipToChat = "To the chat";
+export const skipToCompare = "To the comparison";
 export const skipToFigures = "To the figures";
 export const name = "Sinkstream";
 export const heading = "A chat that never ends, and why it can";
@@ -131,6 +136,7 @@ export const loading = (quarter: number): string =>
 export const ready = (where: string): string => `Ready. The model runs on ${where}.`;
 export const writing = "Writing an answer.";
 export const refilling = "Reading the conversation again.";
+export const comparing = "The model runs the lanes of the comparison.";
 export const cancelled = "The download was cancelled. What came is kept; loading goes on from there.";
 export const loadFirst = "The model is not here yet: load it, then send. Your message stays in the box.";
 export const stillWriting = "An answer is being written: stop it, or wait for its end, then send.";
@@ -152,6 +158,7 @@ export const refilled = {
   loaded: "Refilled from the text: the model was loaded again.",
   opened: "Refilled from the text: you opened this chat.",
   changed: "Refilled from the text: the conversation was changed.",
+  compared: "Refilled from the text: lanes were compared meanwhile.",
 };
 export const refilledAt = (tokens: number): string => `Refilled from the text at token ${count(tokens)}.`;
 export const rereading = (done: number, total: number): string =>
@@ -199,6 +206,8 @@ export const workerDied = (message: string): string =>
   `The model's worker stopped: ${asSentence(message)} What was written stays.`;
 export const stepFailed = (message: string): string =>
   `The answer broke off: ${asSentence(message)} What was written stays.`;
+export const comparisonFailed = (message: string): string =>
+  `The comparison broke off: ${asSentence(message)} What was read stays.`;
 export const network = (url: string, message: string): string =>
   `The model could not be fetched from ${url} (${message}).`;
 export const networkRemedy = "Check the connection, then retry.";
@@ -345,6 +354,7 @@ export const keyList: [string, string][] = [
   ["Enter", "send the message"],
   ["Shift + Enter", "a new line"],
   ["Esc", "close what is open, else stop the answer"],
+  ["Space, ←, →", "on the player: play or pause, one token back or on"],
   ["?", "this help, outside of a text field"],
 ];
 export const copyReport = "Copy the self-test's result";
@@ -354,17 +364,191 @@ export const noReport = "The self-test runs when a model is loaded.";
 
 // Compare.
 
-export const compareHeading = "The same text, several caches";
-export const compareIntro =
-  "Up to four lanes read the same text at the same pace, each with a cache of its own. They are not built yet; this is what each will show.";
-export const lanes: [name: "window" | "sinks" | "dense" | "recompute", label: string, what: string][] = [
-  ["window", "Window", "keeps the last tokens only, and breaks when the first word leaves"],
-  ["sinks", "Sinks", "keeps the first four tokens too, and goes on"],
-  ["dense", "Everything", "keeps all, and grows with every token"],
-  ["recompute", "Recompute", "reads the last tokens again at every step: right, and slow"],
-];
-export const honest =
+export const acts = {
+  sinks: "Take the sinks away",
+  start: "Run it",
+  pause: "Pause",
+  on: "Go on",
+  again: "Again",
+};
+export const whatHappened = "What happened?";
+export function happened(mass: number | null, ago: number | null, sinks: number): string {
+  const part = mass === null ? "a large part" : percent(mass);
+  const first = `${sinks === 1 ? "the very first token" : `the first ${number(sinks)} tokens`}`;
+  const lost =
+    ago === null
+      ? "The window lane still has all of its tokens; it will lose these first."
+      : `The window lane lost them ${count(ago)} tokens ago; the sinks lane kept them, and gave up as many recent tokens instead.`;
+  return (
+    `The model sends ${part} of its attention to ${first}, whatever they say, because attention must add up to one ` +
+    `and has to go somewhere. We call those tokens sinks. ${lost}`
+  );
+}
+export const recordedBadge = (by: string, date: string, commit: string, only: boolean): string =>
+  `Recorded run · made by ${by} on ${date}, ${commit.slice(0, 7)}. ` +
+  (only ? "It is there as a recording only." : "Load the model to run it here.");
+export const liveBadge = (place: string, perSecond: number | null): string =>
+  `Live · running on ${place}${perSecond === null ? "" : `, ${rate(perSecond)}`}.`;
+export const honestNow =
   "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.";
+
+export const player = "Player";
+export const play = "Play";
+export const pause = "Pause";
+export const stepBack = "Back one token";
+export const stepOn = "On one token";
+export const position = "Position in the run";
+export const pace = "Pace";
+export const paces = { slow: "Slow", reading: "Reading pace", fast: "Fast", rush: "Very fast" };
+export const tokensOf = (at: number, of: number | null): string =>
+  of === null ? `${count(at)} tokens` : `${count(at)} of ${count(of)} tokens`;
+
+export const textOf = (lane: string): string => `Text of ${lane}`;
+export const moreLanes = (lanes: number): string => (lanes === 1 ? "Show 1 more lane" : `Show ${lanes} more lanes`);
+export const numbersOnly = "This run carries numbers only: its text is not ours to give out.";
+/** What was asked, without the marks of a chat's turns. */
+export const question = (prompt: string): string => /<\|im_start\|>user\n(.*?)<\|im_end\|>/s.exec(prompt)?.[1] ?? prompt;
+export const leftHere = "first word left here";
+export const leftHereKept = "first word left here, sinks stay";
+export const willLeave = (tokens: number): string =>
+  tokens > 0 ? `The first word leaves in ${tokens === 1 ? "1 token" : `${count(tokens)} tokens`}.` : "";
+export const nextWord = (text: string): string => `Sure of the word after that, “${text.trim() === "" ? "↵" : text.trim()}”:`;
+const precise = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 1 });
+export const sure = (p: number): string => (p >= 0.01 ? percent(p) : precise.format(p));
+export const laneFacts = {
+  perplexity: (tokens: number): string => `Perplexity (${count(tokens)})`,
+  surprise: "Own surprise",
+  memory: "Memory",
+  time: "Time a token",
+};
+const threeDigits = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+export const perplexity = (value: number): string => (value < 1000 ? threeDigits.format(value) : count(value));
+export const natsOf = (value: number): string => `${inNats(value)} nats`;
+export const milliseconds = (ms: number): string => `${tenths.format(ms)} ms`;
+export function health(
+  kind: "steady" | "repeating" | "losing",
+  since: number,
+  leftAgo: number | null,
+  { sinks, behind, ended }: { sinks: boolean; behind: number; ended: boolean },
+): string {
+  const how = {
+    steady: "● steady",
+    repeating: `▲ repeating itself since token ${count(since)}`,
+    losing: `▲ losing the thread since token ${count(since)}`,
+  }[kind];
+  const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${count(leftAgo)} tokens ago`;
+  return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? ["has ended"] : [])].join(" · ");
+}
+export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} tokens again`;
+
+export const ownSummary = "Another text, and runs as files";
+export const ownText = "Your own text";
+export const ownTextHint = "It never leaves this tab. You can also drop a text file anywhere on the page.";
+export const whatLanesDo = "What the lanes do";
+export const modes = { forced: "All lanes read it", free: "Each lane answers it" };
+export const useText = "Use this text";
+export const saveRun = "Save this run";
+export const openRun = "Open a run";
+export const nothingToSave = "There is no run to save yet.";
+export const noText = "There is no text to read: write or drop one, then start again.";
+export const noLanes = "There is no lane to run.";
+export const lanesNeedModel = "These lanes have no recorded run: load the model to run them here.";
+export const textNeedsModel = "Only the model can read your text: load it, then press the button.";
+export const againNeedsModel = "Reading again takes the model: load it, then press the button.";
+export const modelBusy = "The model is busy with the conversation: wait for it, or stop it, then press again.";
+export const noRun = (file: string): string => `The recorded run ${file} is not here.`;
+export const leaveFirst = "A comparison is running: it was ended, and the conversation is read again.";
+
+// Experiments.
+
+export const experimentsMenu = "Experiments";
+export const experimentsIntro =
+  "Each is a link: send it to somebody, and they see the same. They play a recording, and run live once the model is here.";
+export const firstStory = "The first story";
+export const firstStoryWhat = "Two lanes write the same story, until one loses its first word.";
+export const lookAt = (what: string): string => `Look at ${what}`;
+export const paper = "In the paper";
+export const oursHere = "Here";
+/** Perplexities of a recorded run, by range. */
+export function ours({ lanes }: RecordedEntry): string[] {
+  const ranges = lanes[0]?.summary ?? [];
+  return ranges.flatMap(({ from, to }, k) => {
+    // The first is of all; the others say what the run is about.
+    if (k === 0 && ranges.length > 1) return [];
+    const values = lanes.flatMap(({ name: lane, summary }) => {
+      const value = summary[k]?.perplexity ?? null;
+      return value === null ? [] : [`${lane} ${perplexity(value)}`];
+    });
+    return values.length === 0 ? [] : [`${values.join(", ")} (perplexity, tokens ${count(from)} to ${count(to)})`];
+  });
+}
+
+/** By name, in the order of the menu. */
+export const experiments = {
+  "take-sinks-away": {
+    title: "Take the sinks away",
+    what: "The window lane forgets its first word at the dashed mark and soon predicts far worse; the sinks lane does not.",
+    why: "Most heads in the upper layers had parked their attention on that word, and now they must spread it over words that mean something.",
+    look: "the cost figure: it is flat until the mark, then one line bends.",
+    paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
+  },
+  "how-many": {
+    title: "One sink or eight",
+    what: "One kept word works about as well as eight.",
+    why: "This model puts its weight on the very first token alone; models trained without a fixed first token share it out, which is why the paper keeps four.",
+    look: "the lines of the sinks lanes, which you can hardly tell apart.",
+    paper: "Llama-2-7B: 11.88 with one sink, 9.59 with four, 9.54 with eight.",
+  },
+  newlines: {
+    title: "Four newlines as sinks",
+    what: "Four line breaks stand before the story and are kept as sinks; it works.",
+    why: "The place matters, not the word: the first tokens are seen by all later ones, so they are a safe spot to leave attention.",
+    look: "the attention map, dark over four empty lines.",
+    paper: "Llama-2-13B: 5.60 with line breaks, 5.40 with the text's own first tokens.",
+  },
+  softmax1: {
+    title: "A softmax that may say nothing",
+    what: "One is added to the softmax's denominator, so heads may attend to nothing; the window lane wins back much of its loss, though the model was never trained for this.",
+    why: "A sink is the model's way of doing nothing; give it another way and it misses the sink less.",
+    look: "the gap between the window lane with and without it.",
+    paper: "160M parameters trained so from scratch: 29,214 with no kept token, 19.90 with one.",
+  },
+  "stream-positions": {
+    title: "Original positions",
+    what: "Almost nothing happens for a long time.",
+    why: "Only the distance to the sinks differs: here it grows with the stream, with slot positions it stays at the cache's length.",
+    look: "the two sinks lines, which lie on each other.",
+    paper: "Positions inside the cache are what lets it run to 4 million tokens.",
+  },
+  "two-bits": {
+    title: "A two-bit cache",
+    what: "Four levels for each number, and the text still holds.",
+    why: "Scales are taken along channels for keys and along tokens for values, where the numbers are alike; sinks and the newest tokens stay exact.",
+    look: "the cells, which shrink, while the loss hardly rises.",
+    paper: "KIVI, Llama-2-13B, CoQA: 66.4 at 16 bits, 66.2 at 2.",
+  },
+  tiny: {
+    title: "A window smaller than a sentence",
+    what: "With sixteen tokens the window lane is lost at once, and four sinks with twelve words still hold.",
+    why: "With so few words to lean on, losing the resting place is everything.",
+    look: "the tints of the two texts, then at the numbers: this is the collapse of the paper's headline.",
+    paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
+  },
+  "past-8192": {
+    title: "Past the trained length",
+    what: "Keeping everything is best for ten thousand tokens, then it turns bad. This is a recording only: it takes an hour, and the book is not ours to give out.",
+    why: "The model has never seen positions past 8,192 and slowly loses its sense of place.",
+    look: "the dense line: nothing at the mark, level with sinks some two thousand tokens later, worse after.",
+    paper: "Keeping everything fails past the trained length.",
+  },
+  "wrong-axis": {
+    title: "Scales the wrong way round",
+    what: "The same two bits, grouped along the other axis, ruin the text. This is a recording only: no cache of this page packs so.",
+    why: "A few key channels are always large, and a scale shared across channels rounds all the small ones to nothing.",
+    look: "the loss of the two packed lanes, which take the same memory.",
+    paper: "KIVI, Llama-2-7B, CoQA: 59.1 the right way, 1.3 the wrong way, 63.9 at 16 bits.",
+  },
+};
 
 // Recorded runs.
 

@@ -1,6 +1,9 @@
 // The page's elements, and how each follows from the state. Nothing here decides anything.
 
+import { CompareView, type CompareWishes } from "./compare.ts";
+import type { Comparison } from "./comparison.ts";
 import { button, el, keys, setText } from "./dom.ts";
+import { type Experiment, dialog } from "./experiments.ts";
 import {
   ChatsPanel,
   type ChatsWishes,
@@ -21,6 +24,11 @@ export interface Wishes
     SettingsWishes,
     ChatsWishes,
     ModelsWishes {
+  compare: CompareWishes;
+  /** Null is the first story. */
+  experiment(name: string | null): void;
+  /** The address of an experiment. */
+  address(name: string | null): string;
   load(): void;
   useHere(): void;
   cancel(): void;
@@ -42,6 +50,8 @@ export class View {
   readonly chats: ChatsPanel;
   readonly models: ModelsPanel;
   readonly help: HelpPanel;
+  readonly compare: CompareView;
+  private readonly experiments: HTMLDialogElement;
   private readonly status = el("div", { class: "status", role: "status", "aria-atomic": "false" });
   private readonly loadButton: HTMLButtonElement;
   private readonly fileButton: HTMLButtonElement;
@@ -71,6 +81,7 @@ export class View {
   readonly figures: HTMLElement;
   /** The hidden live region. */
   readonly region = el("div", { class: "hidden", id: "say", "aria-live": "polite", "aria-atomic": "true" });
+  private readonly skip = el("a", { class: "skip" });
   private readonly themeButton: HTMLButtonElement;
   private readonly tabs: Record<ViewName, HTMLButtonElement>;
   private readonly panels: Record<ViewName, HTMLElement>;
@@ -84,7 +95,10 @@ export class View {
     root: HTMLElement,
     private readonly wishes: Wishes,
     settings: Settings,
+    shown: ViewName,
   ) {
+    this.compare = new CompareView(wishes.compare);
+    this.experiments = dialog(wishes.address, wishes.experiment);
     this.transcript = new Transcript({
       ...wishes,
       edit: (turn) => this.edit(turn),
@@ -94,7 +108,7 @@ export class View {
     this.chats = new ChatsPanel(wishes);
     this.models = new ModelsPanel(wishes);
     this.help = new HelpPanel(wishes.copy);
-    this.loadButton = button(say.load, () => wishes.load(), { class: "primary" });
+    this.loadButton = button(say.load, () => wishes.load());
     this.fileButton = button(say.useFile, () => this.models.file.click());
     this.hereButton = button(say.useHere, () => wishes.useHere());
     this.cancelButton = button(say.cancel, () => wishes.cancel());
@@ -128,12 +142,12 @@ export class View {
     );
     const tab = (name: ViewName, text: string): HTMLButtonElement =>
       button(text, () => wishes.view(name), { role: "tab", id: `${name}-tab`, "aria-controls": name });
-    this.tabs = { chat: tab("chat", say.chat), compare: tab("compare", say.compare) };
+    this.tabs = { compare: tab("compare", say.compare), chat: tab("chat", say.chat) };
     const panel = (name: ViewName, ...children: Node[]): HTMLElement =>
       el("section", { id: name, class: name, role: "tabpanel", "aria-labelledby": `${name}-tab` }, ...children);
     this.panels = {
       chat: panel("chat", this.transcript.element, numbers, this.editing, form),
-      compare: panel("compare", ...compare(settings)),
+      compare: panel("compare", ...this.compare.children),
     };
     this.figures = el(
       "section",
@@ -151,24 +165,25 @@ export class View {
     });
 
     root.append(
-      el("a", { class: "skip", href: "#message" }, say.skipToChat),
+      this.skip,
       el("a", { class: "skip", href: "#figures" }, say.skipToFigures),
       this.header(),
       el("div", { class: "bar" }, this.status, this.loader),
       el(
         "main",
         {},
-        el("div", { class: "talk" }, tablist, this.panels.chat, this.panels.compare),
+        el("div", { class: "talk" }, tablist, this.panels.compare, this.panels.chat),
         this.figures,
       ),
       this.drawer.element,
       this.chats.element,
       this.models.element,
       this.help.element,
+      this.experiments,
       this.region,
     );
     this.watchKeys();
-    this.showView(settings.view ?? "chat");
+    this.showView(shown);
   }
 
   private header(): HTMLElement {
@@ -184,6 +199,7 @@ export class View {
     const entries = el(
       "div",
       { class: "entries", id: "entries" },
+      button(say.experimentsMenu, () => this.experiments.showModal()),
       button(say.newChat, () => this.wishes.newChat()),
       opens(say.chats, "chats"),
       opens(say.models, "models"),
@@ -271,6 +287,10 @@ export class View {
       this.tabs[name].setAttribute("aria-selected", String(chosen));
       this.tabs[name].tabIndex = chosen ? 0 : -1;
     }
+    // One filled button on the page: in the comparison it is the comparison's.
+    this.loadButton.classList.toggle("primary", view === "chat");
+    this.skip.setAttribute("href", view === "chat" ? "#message" : "#act");
+    setText(this.skip, view === "chat" ? say.skipToChat : say.skipToCompare);
   }
 
   showTheme(theme: Theme): void {
@@ -297,6 +317,11 @@ export class View {
     this.editing.hidden = true;
     this.box.value = "";
     this.box.focus();
+  }
+
+  /** Draws the comparison; true where something waits for its next turn. `now` in milliseconds. */
+  drawCompare(comparison: Comparison, experiment: Experiment | null, { place }: State, now: number): boolean {
+    return this.compare.draw(comparison, experiment, place === null ? say.UNKNOWN : say.runs(place.backend, place.adapter), now);
   }
 
   /** True where something waits for its next turn. `now` in milliseconds. */
@@ -334,12 +359,13 @@ export class View {
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;
     if (focused.closest("dialog") !== null) return;
     const next = [this.cancelButton, this.loadButton].find((button) => button.checkVisibility());
-    (this.loader.contains(focused) && next !== undefined ? next : this.box).focus();
+    const rest = [this.box, document.getElementById("act")].find((e) => e?.checkVisibility());
+    (this.loader.contains(focused) && next !== undefined ? next : rest)?.focus();
   }
 
   private drawLoader({ phase, load, fault, model }: State, terms: string, elsewhere: boolean): void {
     const busy = phase === "starting" || phase === "loading";
-    this.loader.hidden = phase === "ready" || phase === "writing" || phase === "refilling";
+    this.loader.hidden = ["ready", "writing", "refilling", "comparing"].includes(phase);
     this.hereButton.hidden = busy || !elsewhere;
     this.loadButton.hidden = busy || elsewhere;
     this.fileButton.hidden = busy || elsewhere;
@@ -363,27 +389,4 @@ export class View {
     setText(this.values.speed, speed === null ? say.UNKNOWN : say.rate(speed));
     setText(this.values.runs, place === null ? say.UNKNOWN : say.runs(place.backend, place.adapter));
   }
-}
-
-/** What the comparison will show, and of which lanes the address speaks. */
-function compare({ compare: { lanes } }: Settings): HTMLElement[] {
-  const asked = lanes.length === 0 ? say.lanes : say.lanes.filter(([n]) => lanes.some(({ policy }) => policy === n));
-  return [
-    el("h2", {}, say.compareHeading),
-    el("p", { class: "lead" }, say.lead),
-    el("p", {}, say.compareIntro),
-    el(
-      "ul",
-      { class: "lanes" },
-      ...asked.map(([name, label, what]) =>
-        el(
-          "li",
-          { class: `lane ${name}` },
-          el("h3", {}, el("span", { class: "glyph", "aria-hidden": "true" }), label),
-          el("p", {}, what),
-        ),
-      ),
-    ),
-    el("p", { class: "muted" }, say.honest),
-  ];
 }

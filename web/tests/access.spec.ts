@@ -37,7 +37,7 @@ for (const colorScheme of ["light", "dark"] as const) {
       await page.emulateMedia({ colorScheme });
       await page.setViewportSize({ width, height });
       await mock(page, { rejectAt: 60, delay: 5 });
-      await page.goto("/?backend=cpu&sinks=4&recent=60&colour=red");
+      await page.goto("/?view=chat&backend=cpu&sinks=4&recent=60&colour=red");
       await expect(parts(page).load).toBeEnabled();
       expect(await violations(page), "before loading").toEqual([]);
       await page.context().route("**/models/*.gguf", () => {});
@@ -83,13 +83,13 @@ async function tabs(page: Page, count: number): Promise<string[]> {
 test("Tab reaches everything, in reading order", async ({ page }) => {
   await mock(page, { delay: 20 });
   await open(page, "&backend=cpu");
-  const header = ["New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
+  const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
   const prompts = [
     "Tell me a long story about a lighthouse keeper",
     "Explain rain to a child",
     "Keep talking for as long as you like",
   ];
-  expect(await tabs(page, 16)).toEqual([
+  expect(await tabs(page, 17)).toEqual([
     ...["To the chat", "To the figures", ...header],
     ...["chat-tab", "Conversation", ...prompts, "message", "Send", "figures"],
   ]);
@@ -130,14 +130,14 @@ test("every panel opens, is named, closes with Escape and gives the focus back",
   await page.getByRole("tab", { name: "Chat" }).focus();
   await page.keyboard.press("ArrowRight");
   await expect(page.getByRole("tab", { name: "Compare" })).toBeFocused();
-  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("The same text, several caches");
+  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("Take the sinks away");
   expect(await violations(page), "compare").toEqual([]);
 });
 
 test("on a phone the menu opens and closes, and everything in it is large enough to touch", async ({ page }) => {
   await page.setViewportSize({ width: 390, height: 844 });
   await mock(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const menu = page.getByRole("button", { name: "Menu" });
   await expect(page.getByRole("button", { name: "Settings" })).toBeHidden();
   await menu.click();
@@ -162,7 +162,7 @@ for (const media of [
     await ask(page, "Hello");
     await expect(parts(page).note).toHaveText(/^100 tokens/);
     expect(await violations(page)).toEqual([]);
-    expect(await page.locator("figure svg rect").count()).toBeGreaterThan(30);
+    expect(await page.locator("figure .stage > svg *").count()).toBeGreaterThan(30);
   });
 }
 
@@ -187,21 +187,21 @@ for (const [width, height] of [
 test("the theme that was chosen is there again", async ({ page }) => {
   await page.emulateMedia({ colorScheme: "light" });
   await mock(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const light = await background();
   await page.getByRole("button", { name: "Theme: system" }).click();
   await page.getByRole("button", { name: "Theme: light" }).click();
   await expect(page.getByRole("button", { name: "Theme: dark" })).toBeVisible();
   expect(await background()).not.toBe(light);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   await expect(page.getByRole("button", { name: "Theme: dark" })).toBeVisible();
   expect(await background()).not.toBe(light);
 });
 
 test("the focus is never lost when a button goes", async ({ page }) => {
   await mock(page, { delay: 20 });
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const { load, message, send, stop, bar, status } = parts(page);
   const cancel = page.getByRole("button", { name: "Cancel" });
   await page.context().route("**/models/*.gguf", () => {});

@@ -109,7 +109,7 @@ test("keys: Enter sends, Shift and Enter makes a line, a composition is left alo
 
 test("a message sent before the model is there stays in the box", async ({ page }) => {
   await mock(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const { message, status, send } = parts(page);
   await expect(send).toBeDisabled();
   await message.fill("Hello");
