@@ -152,6 +152,7 @@ const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
 const figures = mountFigures(
   view.figures,
   {
+    run: shownRun,
     ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
     cursor: (at) => change({ kind: "cursor", at }),
     roll: (tokens) => change({ kind: "roll", tokens }),
@@ -243,6 +244,11 @@ function follow(action: Action): void {
   }
 }
 
+/** The run of the view that is shown. */
+function shownRun(): RunState {
+  return shown === "compare" ? comparison.run : talk;
+}
+
 /** Changes what is looked at in the figures of the view that is shown. */
 function change(step: Extract<RunStep, { kind: "cursor" | "roll" | "probs" }>): void {
   if (shown === "compare") comparison.change(step);
@@ -263,7 +269,7 @@ function paint(now: number): void {
     waiting = comparison.tick(now) || waiting;
     waiting = view.drawCompare(comparison, experimentOf(comparison.name), state, now) || waiting;
   }
-  waiting = figures.draw(shown === "compare" ? comparison.run : talk, now) || waiting;
+  waiting = figures.draw(shownRun(), now) || waiting;
   if (waiting) schedule();
 }
 

@@ -613,7 +613,7 @@ export const nats = "nats";
 export const linear = "Linear";
 export const log = "Log";
 export const linearAxis = "Linear axis";
-export const logAxis = "Logarithmic axis";
+export const logAxis = "Log axis";
 export const noToken = "No token has been read yet.";
 export const showLane = (lane: string): string => `Show the lane ${lane}`;
 export const trainedLength = (tokens: number): string => `trained length, ${count(tokens)}`;

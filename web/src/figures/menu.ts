@@ -86,7 +86,7 @@ export function openMenu(opening: Opening): void {
   menu.addEventListener("toggle", (event) => {
     if ((event as ToggleEvent).newState === "closed") menu.remove();
   });
-  document.body.append(menu);
+  opener.after(menu);
   menu.showPopover();
   const { right, bottom, top } = opener.getBoundingClientRect();
   const { width, height } = menu.getBoundingClientRect();
