@@ -241,15 +241,20 @@ export class FigureFrame {
     }
   }
 
+  /** All but those of a menu that is open. */
+  private toolButtons(): HTMLButtonElement[] {
+    return [...this.tools.querySelectorAll<HTMLButtonElement>(".icons > button, .options button")];
+  }
+
   /** The tools are one stop for Tab. */
   private roam(to?: HTMLButtonElement): void {
-    const all = [...this.tools.querySelectorAll("button")];
+    const all = this.toolButtons();
     const current = to ?? all.find((b) => b.tabIndex === 0 && b.hasAttribute("tabindex")) ?? all[0];
     for (const one of all) one.tabIndex = one === current ? 0 : -1;
   }
 
   private walkTools(event: KeyboardEvent): void {
-    const all = [...this.tools.querySelectorAll("button")];
+    const all = this.toolButtons();
     const at = all.indexOf(event.target as HTMLButtonElement);
     if (at < 0) return;
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
