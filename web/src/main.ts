@@ -169,6 +169,16 @@ const figures = mountFigures(
 );
 if (shown === "compare") void comparison.open();
 void comparison.readIndex();
+watchDrops();
+addEventListener("popstate", () => {
+  const back = parse(new URLSearchParams(location.search), seed);
+  settings.compare = back.compare;
+  settings.view = back.view;
+  if (location.hash.startsWith(OWN)) comparison.own = decoded(location.hash.slice(OWN.length));
+  show(back.view ?? firstView());
+  if (shown === "compare") void comparison.open();
+});
+
 setTheme(settings.theme ?? storedTheme());
 frame = requestAnimationFrame(paint);
 
@@ -188,7 +198,6 @@ if (settings.load || nearest(source, state.cards).kind === "stored") {
   if (looping()) dispatch({ kind: "hint", text: say.loopGuard });
   else void load(false);
 }
-watchDrops();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) void save();
   else {
@@ -197,14 +206,6 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 addEventListener("pagehide", () => void save());
-addEventListener("popstate", () => {
-  const back = parse(new URLSearchParams(location.search), seed);
-  settings.compare = back.compare;
-  settings.view = back.view;
-  if (location.hash.startsWith(OWN)) comparison.own = decoded(location.hash.slice(OWN.length));
-  show(back.view ?? firstView());
-  if (shown === "compare") void comparison.open();
-});
 void keepPage();
 
 function dispatch(action: Action): void {
@@ -269,6 +270,8 @@ function paint(now: number): void {
     waiting = comparison.tick(now) || waiting;
     waiting = view.drawCompare(comparison, experimentOf(comparison.name), state, now) || waiting;
   }
+  // A figure of nothing would have another size than that of the run which is on its way.
+  view.figures.classList.toggle("unseen", shown === "compare" && comparison.isEmpty);
   waiting = figures.draw(shownRun(), now) || waiting;
   if (waiting) schedule();
 }

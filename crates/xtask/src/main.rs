@@ -9,6 +9,7 @@ mod dist;
 mod model;
 mod pack;
 mod page;
+mod record;
 mod repo;
 mod server;
 mod tidy;
@@ -47,6 +48,14 @@ enum Command {
     },
     /// Build the WebAssembly module as wasm-pack.toml says, and hold it to its budget.
     Wasm,
+    /// Record the runs that the page plays, with the default model on the CPU, and write their index.
+    Record {
+        /// Pride and Prejudice as a text file, for the run past the trained length; without it that run stays as it is.
+        #[arg(long, value_name = "PATH")]
+        book: Option<PathBuf>,
+        /// Only these runs, by name; all of them where none is named.
+        names: Vec<String>,
+    },
     /// Measure what is built already.
     Bench {
         /// 3,000 tokens of the real model on the page: memory, heap, nodes, and the time of a token.
@@ -91,6 +100,7 @@ fn run(arguments: Arguments) -> Result<()> {
             let built = wasm::build(&repo, &pack)?;
             budget::hold(&[wasm::size(&built, &pack)?])
         }
+        Command::Record { book, names } => record::record(&repo, book.as_deref(), &names),
         // The one measurement so far, which has to be named.
         Command::Bench { soak: _ } => check::soak(&repo),
         Command::Test { steps } => check::run(repo, &steps),
