@@ -82,6 +82,7 @@ test("one cell of the cache has the focus, and goes by keys", async ({ page }) =
   await openFigures(page, { lanes: [PACKED] }, 401);
   await drawn(page, "cache");
   const grid = page.getByRole("grid", { name: "What is in the cache now" });
+  await expect(grid).not.toHaveAttribute("aria-colcount", "0");
   const columns = Number(await grid.getAttribute("aria-colcount"));
   const cell = grid.getByRole("gridcell");
   await expect(cell).toHaveCount(1);
@@ -147,10 +148,13 @@ test("lanes, views and rolling means are chosen by buttons", async ({ page }) =>
   await figure(page, "cost").getByRole("button", { name: "Mean of the last 16 tokens" }).click();
   await expect(page.getByRole("heading", { name: "Loss of each lane (mean of the last 16 tokens)" })).toBeVisible();
   await expect(figure(page, "cost").getByRole("button", { name: "Mean of the last 16 tokens" })).toBeFocused();
-  await expect(page.getByRole("heading", { name: "What is in the cache now: sinks 4+124" })).toBeVisible();
-  await figure(page, "cache").getByRole("button", { name: "Show the lane window 128" }).click();
-  await expect(page.getByRole("heading", { name: "What is in the cache now: window 128" })).toBeVisible();
-  await expect(page.getByRole("heading", { name: "Memory of the cache: window 128" })).toBeVisible();
+  const [inCache, inMemory] = ["cache", "memory"].map((id) => figure(page, id).getByRole("button", { name: "Show the lane window 128" }));
+  await expect(figure(page, "cache").getByRole("button", { name: "Show the lane sinks 4+124" })).toHaveAttribute("aria-pressed", "true");
+  await expect(page.locator("#cache-words")).toContainText("sinks 4+124: 128 of 128 slots: 4 sinks");
+  await inCache?.click();
+  await inMemory?.focus();
+  await expect(inMemory as Locator).toHaveAttribute("aria-pressed", "true");
+  await expect(page.locator("#memory-words")).toContainText("window 128: The cache takes");
 });
 
 test("each figure is two stops for Tab: its tools, among which arrows go, and its drawing", async ({ page }) => {

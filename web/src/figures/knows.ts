@@ -2,7 +2,7 @@
 
 import type { LaneState, RunState, Token } from "../run.ts";
 import * as say from "../strings.en.ts";
-import { laneOf, laneOptions } from "./choose.ts";
+import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Table } from "./figure.ts";
 import { oldestRecent, ownSinks } from "./lanes.ts";
 import { cursor, type Frame, LINE, streamFrame, textWidth, x, xAxis } from "./plot.ts";
@@ -84,7 +84,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
 function words(run: RunState, choices: Choices): string {
   const lane = laneOf(run, choices);
   if (lane === null || lane.at === 0) return say.cache.none;
-  return say.knows.words(lane.at, pieces(lane));
+  return ofLane(run, choices) + say.knows.words(lane.at, pieces(lane));
 }
 
 function rows(run: RunState, choices: Choices): Table {
