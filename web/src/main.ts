@@ -152,6 +152,7 @@ const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
 const figures = mountFigures(
   view.figures,
   {
+    run: shownRun,
     ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
     cursor: (at) => change({ kind: "cursor", at }),
     roll: (tokens) => change({ kind: "roll", tokens }),
@@ -244,6 +245,11 @@ function follow(action: Action): void {
   }
 }
 
+/** The run of the view that is shown. */
+function shownRun(): RunState {
+  return shown === "compare" ? comparison.run : talk;
+}
+
 /** Changes what is looked at in the figures of the view that is shown. */
 function change(step: Extract<RunStep, { kind: "cursor" | "roll" | "probs" }>): void {
   if (shown === "compare") comparison.change(step);
@@ -266,7 +272,7 @@ function paint(now: number): void {
   }
   // A figure of nothing would have another size than that of the run which is on its way.
   view.figures.classList.toggle("unseen", shown === "compare" && comparison.isEmpty);
-  waiting = figures.draw(shown === "compare" ? comparison.run : talk, now) || waiting;
+  waiting = figures.draw(shownRun(), now) || waiting;
   if (waiting) schedule();
 }
 

@@ -620,8 +620,9 @@ export const nats = "nats";
 export const linear = "Linear";
 export const log = "Log";
 export const linearAxis = "Linear axis";
-export const logAxis = "Logarithmic axis";
+export const logAxis = "Log axis";
 export const noToken = "No token has been read yet.";
+export const ofLane = (lane: string): string => `${lane}: `;
 export const showLane = (lane: string): string => `Show the lane ${lane}`;
 export const trainedLength = (tokens: number): string => `trained length, ${count(tokens)}`;
 export const marks = {
@@ -689,7 +690,7 @@ export const loss = {
 };
 
 export const cache = {
-  title: (lane: string | null): string => `What is in the cache now${lane === null ? "" : `: ${lane}`}`,
+  title: "What is in the cache now",
   caption: (packed: boolean, sinks: boolean): string =>
     [
       `Each cell is one token in reading order${packed ? "; its height is the memory it takes" : ""}.`,
@@ -795,15 +796,15 @@ export const attention = {
 };
 
 export const memory = {
-  title: (lane: string | null): string => `Memory of the cache${lane === null ? "" : `: ${lane}`}`,
+  title: "Memory of the cache",
   caption: (dense: boolean): string =>
     dense
       ? "This cache keeps everything, and takes twice the room whenever it is full."
       : "Keeping everything grows for ever: an hour at 20 tokens a second would need 1.66 GB. The cache is the flat part.",
   axis: "MB",
-  cache: "this cache",
-  everything: "everything",
-  window: "all in f16",
+  cache: "cache",
+  everything: "all kept",
+  window: "in f16",
   floats: "recent tokens",
   parts: { sinks: "sinks", codes: "codes", scales: "scales", tail: "tail", slack: "slack" },
   saved: (bytes: number, part: number): string => `Saved so far: ${megabytes(bytes)} (${percent(part)})`,

@@ -341,7 +341,7 @@ test.describe("memory", () => {
     );
     const shapes = memory.shapes(run, BOX, choices());
     expect(texts(shapes)).toEqual(
-      expect.arrayContaining(["MB", "Saved so far: 7.5 MB (81%)", "↗ 9.2 MB", "all in f16", "codes", "scales", "tail"]),
+      expect.arrayContaining(["MB", "Saved so far: 7.5 MB (81%)", "↗ 9.2 MB", "in f16", "codes", "scales", "tail"]),
     );
     expect(shapes.filter((s) => s.kind === "area")).toHaveLength(5);
   });
@@ -353,13 +353,13 @@ test.describe("memory", () => {
     // The cache is 64 tokens; 4 x 64 = 256 are drawn.
     expect(dense(200)?.points).toHaveLength(200);
     expect(dense(300)?.points).toHaveLength(256);
-    expect(texts(memory.shapes(small(200), BOX, choices()))).toContain("everything");
+    expect(texts(memory.shapes(small(200), BOX, choices()))).toContain("all kept");
     expect(texts(memory.shapes(small(300), BOX, choices()))).toContain("↗ 6.9 MB");
   });
 
   test("a logarithmic axis says so by its numbers, and keeps all in the plot", () => {
     const shapes = memory.shapes(after({ lanes: [PACKED] }, 4000), BOX, choices({ logMemory: true }));
-    expect(texts(shapes)).toEqual(expect.arrayContaining(["0.01", "0.1", "1", "10", "100", "everything", "this cache"]));
+    expect(texts(shapes)).toEqual(expect.arrayContaining(["0.01", "0.1", "1", "10", "100", "all kept", "cache"]));
     expect(texts(shapes).some((text) => text.startsWith("↗"))).toBe(false);
   });
 });

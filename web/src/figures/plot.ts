@@ -63,9 +63,14 @@ export function endNames(run: RunState, box: Box): string[] {
 export function streamFrame(run: RunState, box: Box, choices: Choices, top: number, bottom: number): Frame {
   const longest = Math.max(8, ...endNames(run, box).map((name) => name.length));
   const names = Math.min(box.width * NAMES, longest * LETTER + 12);
-  const last = streamEnd(run);
-  const first = choices.span === null ? 0 : Math.max(0, last - choices.span);
+  const [first, last] = choices.span === null ? [0, streamEnd(run)] : lastOf(run, choices.span);
   return { left: GUTTER, right: box.width - names, top, bottom, first, last, least: 0, most: 1, log: false };
+}
+
+/** So many tokens, up to the end in steps; all where there are fewer. */
+function lastOf(run: RunState, span: number): [number, number] {
+  const end = Math.ceil(run.at / 64) * 64;
+  return end <= span ? [0, span] : [end - span, end];
 }
 
 /** The right end of the stream axis. It moves in steps, so that the axis is not drawn anew with every token. */
