@@ -146,10 +146,10 @@ export class CompareView {
     setText(this.about, experiment.what);
     setText(this.look, say.lookAt(experiment.look));
     setText(this.reason, experiment.why);
-    const ours = entry === null ? [] : say.ours(entry);
+    const ours = entry === null ? [say.UNKNOWN] : say.ours(entry);
     this.numbers.replaceChildren(
       el("div", {}, el("dt", {}, say.paper), el("dd", {}, experiment.paper)),
-      ...(ours.length === 0 ? [] : [el("div", {}, el("dt", {}, say.oursHere), ...ours.map((line) => el("dd", {}, line)))]),
+      el("div", {}, el("dt", {}, say.oursHere), ...ours.map((line) => el("dd", {}, line))),
     );
   }
 
@@ -164,7 +164,7 @@ function happened({ lanes }: RunState): string {
   const window = lanes.find(({ settings }) => settings.policy === "window");
   const sinks = lanes.find(({ settings }) => settings.policy === "sinks");
   const mass = sinks?.attention.bins.at(-1);
-  const ago = window?.first_left == null ? null : window.at - window.first_left;
+  const ago = window?.first_left == null ? null : window.at - 1 - window.first_left;
   return say.happened(mass === undefined ? null : mean(mass), ago, sinks?.settings.sinks ?? 4);
 }
 
@@ -175,7 +175,7 @@ class PlayerView {
   private readonly back: HTMLButtonElement;
   private readonly on: HTMLButtonElement;
   private readonly range = el("input", { type: "range", min: "0", step: "1", "aria-label": say.position });
-  private readonly place = el("output", { class: "numbers muted" });
+  private readonly place = el("span", { class: "place numbers muted" });
   private readonly pace: HTMLSelectElement;
   private at = 0;
 

@@ -95,6 +95,11 @@ export class Comparison {
     return this.player === null || this.live !== null ? this.state : this.player.state;
   }
 
+  /** Nothing is there yet, and something is on its way. */
+  get isEmpty(): boolean {
+    return this.run.lanes.length === 0 && this.notice === null;
+  }
+
   get compare(): Compare {
     return this.settings.compare;
   }

@@ -166,6 +166,7 @@ const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
 const figures = mountFigures(
   view.figures,
   {
+    run: shownRun,
     ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
     cursor: (at) => change({ kind: "cursor", at }),
     roll: (tokens) => change({ kind: "roll", tokens }),
@@ -182,6 +183,16 @@ const figures = mountFigures(
 );
 if (shown === "compare") void comparison.open();
 void comparison.readIndex();
+watchDrops();
+addEventListener("popstate", () => {
+  const back = parse(new URLSearchParams(location.search), seed);
+  settings.compare = back.compare;
+  settings.view = back.view;
+  if (location.hash.startsWith(OWN)) comparison.own = decoded(location.hash.slice(OWN.length));
+  show(back.view ?? firstView());
+  if (shown === "compare") void comparison.open();
+});
+
 setTheme(settings.theme ?? storedTheme());
 keepAwake(stored(localStorage, AWAKE) === "1");
 setSpoken(stored(localStorage, SPOKEN));
@@ -203,7 +214,6 @@ if (settings.load || nearest(source, state.cards).kind === "stored") {
   if (looping()) dispatch({ kind: "hint", text: say.loopGuard });
   else void load(false);
 }
-watchDrops();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) void save();
   else {
@@ -212,14 +222,6 @@ document.addEventListener("visibilitychange", () => {
   }
 });
 addEventListener("pagehide", () => void save());
-addEventListener("popstate", () => {
-  const back = parse(new URLSearchParams(location.search), seed);
-  settings.compare = back.compare;
-  settings.view = back.view;
-  if (location.hash.startsWith(OWN)) comparison.own = decoded(location.hash.slice(OWN.length));
-  show(back.view ?? firstView());
-  if (shown === "compare") void comparison.open();
-});
 void keepPage();
 
 function dispatch(action: Action): void {
@@ -263,6 +265,11 @@ function follow(action: Action): void {
   }
 }
 
+/** The run of the view that is shown. */
+function shownRun(): RunState {
+  return shown === "compare" ? comparison.run : talk;
+}
+
 /** Changes what is looked at in the figures of the view that is shown. */
 function change(step: Extract<RunStep, { kind: "cursor" | "roll" | "probs" }>): void {
   if (shown === "compare") comparison.change(step);
@@ -283,7 +290,9 @@ function paint(now: number): void {
     waiting = comparison.tick(now) || waiting;
     waiting = view.drawCompare(comparison, experimentOf(comparison.name), state, now) || waiting;
   }
-  waiting = figures.draw(shown === "compare" ? comparison.run : talk, now) || waiting;
+  // A figure of nothing would have another size than that of the run which is on its way.
+  view.figures.classList.toggle("unseen", shown === "compare" && comparison.isEmpty);
+  waiting = figures.draw(shownRun(), now) || waiting;
   if (waiting) schedule();
 }
 

@@ -13,6 +13,7 @@ const container = document.querySelector<HTMLElement>("#figures");
 if (container === null) throw new Error("there is no place for the figures");
 
 const figures = mountFigures(container, {
+  run: () => run,
   ask: (lane, layer, head) => show(reduceRun(run, { kind: "probs", lane, layer, head })),
   cursor: (at) => show(reduceRun(run, { kind: "cursor", at })),
   roll: (tokens) => show(reduceRun(run, { kind: "roll", tokens })),

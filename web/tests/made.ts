@@ -64,6 +64,17 @@ function bytesOf(lane: LaneSettings, capacity: number): CacheParts {
   };
 }
 
+/** Layers 0 and 1 give 0; layer l, head h give l / 40 x (h / 8 + 1 / 2), at most 1. */
+const MASS = Float32Array.from({ length: MODEL.layers * MODEL.n_heads }, (_, n) => {
+  const [layer, head] = [Math.floor(n / MODEL.n_heads), n % MODEL.n_heads];
+  return layer < 2 ? 0 : Math.min(1, (layer / 40) * (head / 8 + 0.5));
+});
+const LITTLE = new Float32Array(MASS.length).fill(0.005);
+
+/** Half of it on the first slot, the rest even. */
+const probsOf = (held: number): Float32Array =>
+  Float32Array.from({ length: held }, (_, slot) => (slot === 0 ? 0.5 : 0.5 / (held - 1)));
+
 function laneStep(lane: LaneSettings, i: number, mode: Mode, asked: { layer: number; head: number } | null): LaneStep {
   const at = i + 1;
   const capacity = capacityOf(lane, at);
@@ -74,13 +85,7 @@ function laneStep(lane: LaneSettings, i: number, mode: Mode, asked: { layer: num
   const packedTo = lane.sinks + packedOf(lane, at);
   const tail = isPacked ? Math.min(held - sinks, at - Math.max(oldest, packedTo)) : 0;
   const left = at > capacity && lane.policy !== "dense";
-  const mass = Float32Array.from({ length: MODEL.layers * MODEL.n_heads }, (_, n) => {
-    const [layer, head] = [Math.floor(n / MODEL.n_heads), n % MODEL.n_heads];
-    if (lane.sinks === 0 && left) return 0.005;
-    return layer < 2 ? 0 : Math.min(1, (layer / 40) * (head / 8 + 0.5));
-  });
-  // Half of it on the first slot, the rest even.
-  const probs = Float32Array.from({ length: held }, (_, slot) => (slot === 0 ? 0.5 : 0.5 / (held - 1)));
+  const mass = lane.sinks === 0 && left ? LITTLE : MASS;
   return {
     i,
     ...word(i),
@@ -96,7 +101,7 @@ function laneStep(lane: LaneSettings, i: number, mode: Mode, asked: { layer: num
     evicted: left ? [oldest - 1, oldest] : null,
     sink_mass: mass,
     first_mass: mass,
-    ...(asked === null ? {} : { probs }),
+    ...(asked === null ? {} : { probs: probsOf(held) }),
   };
 }
 

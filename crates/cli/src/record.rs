@@ -4,8 +4,8 @@ use crate::Failure;
 use crate::compare::Setting;
 use crate::load::{Progress, load};
 use crate::run::{
-    FORMAT, LaneRecorder, Made, Mark, MarkKind, Mode, ModelWords, Recorded, Run, SamplerWords, TextWords, TokenText,
-    VERSION, rounded,
+    FORMAT, LaneRecorder, Made, Mark, MarkKind, Mode, ModelWords, Recorded, Run, SamplerWords, TextWords, VERSION,
+    rounded,
 };
 use crate::settings::{DeviceName, ModelArgs};
 use crate::text::check_ids;
@@ -310,16 +310,7 @@ fn now() -> f64 {
 fn assemble(args: &RecordArgs, model: &Model, reading: &Reading, text: &Text, lanes: Lanes) -> Result<Run, Failure> {
     let Lanes { recorders, losses, tokens, ended } = lanes;
     let count = losses.iter().map(|losses| losses.len() + 1).max().unwrap_or(0);
-    let mut marks: Vec<Mark> = recorders
-        .iter()
-        .enumerate()
-        .filter_map(|(lane, recorder)| {
-            Some(Mark { i: recorder.first_left()?, lane: Some(lane), kind: MarkKind::FirstLeft })
-        })
-        .collect();
-    let trained = model.config.trained_length as usize;
-    marks.extend((trained < count).then_some(Mark { i: trained, lane: None, kind: MarkKind::Trained }));
-    marks.sort_by_key(|mark| mark.i);
+    let marks = marks(&recorders, count, model.config.trained_length as usize);
     let places: Vec<usize> = if args.numbers { Vec::new() } else { marks.iter().map(|mark| mark.i).collect() };
     let starts = if args.ranges.is_empty() {
         recorders.iter().filter_map(LaneRecorder::first_left).max().into_iter().collect()
@@ -329,7 +320,7 @@ fn assemble(args: &RecordArgs, model: &Model, reading: &Reading, text: &Text, la
     let ends = starts.iter().skip(1).copied().chain([count - 1]);
     let ranges: Vec<(usize, usize)> = starts.iter().copied().zip(ends).filter(|(from, to)| from < to).collect();
     let lanes = recorders.into_iter().zip(losses).zip(tokens).zip(ended);
-    let lanes: Vec<_> = lanes
+    let lanes = lanes
         .map(|(((recorder, losses), tokens), ended)| {
             recorder.finish(tokens, ended, &losses, args.every, &places, &ranges)
         })
@@ -338,18 +329,15 @@ fn assemble(args: &RecordArgs, model: &Model, reading: &Reading, text: &Text, la
         Reading::Forced(tokens) => (Mode::Forced, Some(tokens.clone()).filter(|_| !args.numbers), 0, None),
         Reading::Free { prompt, settings, .. } => (Mode::Free, None, prompt.len(), Some(sampler_words(settings))),
     };
-    let read = args.text.as_deref().map(|path| -> Result<_, Failure> {
-        Ok(TextWords { name: last_name(path), sha256: sha256(path)? })
-    });
-    let mut run = Run {
+    let run = Run {
         format: FORMAT.to_owned(),
         version: VERSION,
-        title: args.title.clone().unwrap_or_else(|| args.out.file_stem().unwrap_or_default().to_string_lossy().into()),
+        title: title(args.title.as_deref(), &args.out),
         made: made(&args.commit),
         model: model_words(&args.model.model, &model.config)?,
         mode,
         sampler,
-        text: read.transpose()?,
+        text: args.text.as_deref().map(text_words).transpose()?,
         start: args.from,
         count,
         prompt,
@@ -359,15 +347,31 @@ fn assemble(args: &RecordArgs, model: &Model, reading: &Reading, text: &Text, la
         lanes,
         marks,
     };
-    let ids = run.lanes.iter().flat_map(|lane| {
-        let own = lane.tokens.iter().flatten().copied();
-        own.chain(lane.best.iter().map(|best| best.1))
+    Ok(run.spelled(&text.tokenizer))
+}
+
+/// Where the first token left each lane, and where the trained length ends, if it is reached.
+pub fn marks(recorders: &[LaneRecorder], count: usize, trained: usize) -> Vec<Mark> {
+    let lefts = recorders.iter().enumerate().filter_map(|(lane, recorder)| {
+        Some(Mark { i: recorder.first_left()?, lane: Some(lane), kind: MarkKind::FirstLeft })
     });
-    run.vocab = ids
-        .chain(run.tokens.iter().flatten().copied())
-        .map(|id| (id, TokenText::of(text.tokenizer.token_bytes(id))))
-        .collect();
-    Ok(run)
+    let mut marks: Vec<Mark> = lefts.collect();
+    marks.extend((trained < count).then_some(Mark { i: trained, lane: None, kind: MarkKind::Trained }));
+    marks.sort_by_key(|mark| mark.i);
+    marks
+}
+
+/// The one that was given, or the file's name.
+pub fn title(given: Option<&str>, out: &Path) -> String {
+    given.map_or_else(|| out.file_stem().unwrap_or_default().to_string_lossy().into_owned(), str::to_owned)
+}
+
+/// The text in a run's words.
+///
+/// # Errors
+/// Its file cannot be read again.
+pub fn text_words(path: &Path) -> Result<TextWords, Failure> {
+    Ok(TextWords { name: last_name(path), sha256: sha256(path)? })
 }
 
 fn sampler_words(settings: &model::sampler::Settings) -> SamplerWords {
@@ -387,6 +391,8 @@ fn sampler_words(settings: &model::sampler::Settings) -> SamplerWords {
 pub fn made(commit: &str) -> Made {
     let days = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
     let words = std::env::args().skip(1).map(|word| {
+        // Where a file lies on this machine is nobody's business.
+        let word = if Path::new(&word).is_absolute() { last_name(Path::new(&word)) } else { word };
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:+,=".contains(letter);
         if !word.is_empty() && word.chars().all(plain) { word } else { format!("'{}'", word.replace('\'', r"'\''")) }
     });
@@ -417,15 +423,12 @@ pub fn model_words(path: &Path, config: &Config) -> Result<ModelWords, Failure> 
     })
 }
 
-pub fn last_name(path: &Path) -> String {
+fn last_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// In hex.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn sha256(path: &Path) -> Result<String, Failure> {
+fn sha256(path: &Path) -> Result<String, Failure> {
     let unread = |error| format!("{} cannot be read: {error}", path.display());
     Ok(Sha256::digest(std::fs::read(path).map_err(unread)?).iter().map(|byte| format!("{byte:02x}")).collect())
 }

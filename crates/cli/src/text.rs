@@ -25,6 +25,11 @@ pub struct TextArgs {
 }
 
 impl TextArgs {
+    /// The text's file; none where ids were given.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        self.text.as_deref()
+    }
+
     /// The ids, two or more, checked against the model's vocabulary.
     ///
     /// # Errors

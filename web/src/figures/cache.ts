@@ -4,7 +4,7 @@
 import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Cell, Choices, Figure, Grid, Table } from "./figure.ts";
-import { laneOptions, laneOf } from "./choose.ts";
+import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import { isPacked, laneStyle, placeAt, type Places, places, slotBytes, type Slot, storedBits } from "./lanes.ts";
 import { cursor, curve, type Frame, LINE, marks, points, steps, streamFrame, textWidth, xAxis, y } from "./plot.ts";
 import { type Box, type Fill, line, type Point, type Rect, type Shape } from "./shapes.ts";
@@ -23,7 +23,7 @@ export const cache: Figure = {
   id: "cache",
   hertz: 4,
   surface: "canvas",
-  title: (run, choices) => say.cache.title(run.lanes.length > 1 ? (laneOf(run, choices)?.name ?? null) : null),
+  title: () => say.cache.title,
   caption: (run, choices) => {
     const lane = laneOf(run, choices);
     return say.cache.caption(lane !== null && isPacked(lane), (lane?.settings.sinks ?? 0) > 0);
@@ -246,7 +246,7 @@ function words(run: RunState, choices: Choices): string {
   const { held, capacity, sinks, tail, evicted, at, bytes } = lane;
   const packed = isPacked(lane) ? held - sinks - tail : 0;
   const total = Object.values(bytes).reduce((sum: number, part: number) => sum + part, 0);
-  return say.cache.words({
+  return ofLane(run, choices) + say.cache.words({
     held,
     capacity,
     sinks,

@@ -3,6 +3,7 @@
 import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Choices, Option } from "./figure.ts";
+import { shortNames } from "./lanes.ts";
 
 /** Its index, -1 where there is none. What this page is about comes first: a lane with sinks. */
 export function laneIndex({ lanes }: RunState, { lane }: Choices): number {
@@ -13,9 +14,22 @@ export function laneIndex({ lanes }: RunState, { lane }: Choices): number {
 
 export const laneOf = (run: RunState, choices: Choices): LaneState | null => run.lanes[laneIndex(run, choices)] ?? null;
 
+/** What is said before the words of a figure of one lane, where there are several. */
+export function ofLane(run: RunState, choices: Choices): string {
+  return run.lanes.length < 2 ? "" : say.ofLane(laneOf(run, choices)?.name ?? "");
+}
+
 /** A button for each lane, where there are several. */
 export function laneOptions(run: RunState, choices: Choices): Option[][] {
   if (run.lanes.length < 2) return [];
   const chosen = laneIndex(run, choices);
-  return [run.lanes.map(({ name }, lane) => ({ text: name, name: say.showLane(name), pressed: lane === chosen, set: { lane } }))];
+  const short = shortNames(run);
+  return [
+    run.lanes.map(({ name }, lane) => ({
+      text: short[lane] ?? name,
+      name: say.showLane(name),
+      pressed: lane === chosen,
+      set: { lane },
+    })),
+  ];
 }

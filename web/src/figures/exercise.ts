@@ -17,7 +17,6 @@ export class Exercise {
   private readonly note = el("p", { class: "muted numbers" });
   private readonly results = el("tbody", {});
   private readonly table: HTMLElement;
-  private lane: LaneState | null = null;
   /** Where the fact lies in the stream, `[from, to)`. */
   private planted: { from: number; to: number } | null = null;
   /** Something was sent, and its answer is awaited. */
@@ -47,11 +46,16 @@ export class Exercise {
     this.element.hidden = true;
   }
 
-  /** Null where nobody can be asked. */
-  draw(lane: LaneState | null): void {
+  /** The chat's lane as it is now; null where nobody can be asked. */
+  private get lane(): LaneState | null {
+    const run = this.wishes.run();
+    return run.mode === "chat" ? (run.lanes[0] ?? null) : null;
+  }
+
+  draw(): void {
+    const { lane } = this;
     // A stream that became shorter is another one.
     if (lane === null || (this.planted !== null && lane.at < this.planted.to)) this.planted = null;
-    this.lane = lane;
     this.element.hidden = lane === null;
     this.plantButton.disabled = this.busy;
     this.talkButton.disabled = this.busy || this.planted === null || this.hasLeft || this.isPinned;
@@ -80,11 +84,11 @@ export class Exercise {
   /** Sends a message and waits for its answer; null where there was none. */
   private async send(text: string): Promise<string | null> {
     this.busy = true;
-    this.draw(this.lane);
+    this.draw();
     const answer = await this.wishes.send(text);
     this.busy = false;
     if (answer === null) setText(this.note, say.exercise.notNow);
-    this.draw(this.lane);
+    this.draw();
     return answer;
   }
 
@@ -94,7 +98,7 @@ export class Exercise {
     if ((await this.send(say.exercise.messages.plant)) === null) return;
     this.planted = { from, to: this.lane?.at ?? from };
     setText(this.note, say.exercise.planted);
-    this.draw(this.lane);
+    this.draw();
   }
 
   private async talk(): Promise<void> {
@@ -106,6 +110,7 @@ export class Exercise {
       }
       next = say.exercise.messages.goOn;
     }
+    if (this.planted === null) return;
     this.wishes.say(say.exercise.hasLeft);
   }
 

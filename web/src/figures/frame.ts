@@ -122,8 +122,9 @@ export class FigureFrame {
     }).observe(this.element);
   }
 
-  get state(): { run: RunState; box: Box; choices: Choices } | null {
-    return this.run === null ? null : { run: this.run, box: this.box, choices: this.host.choices };
+  /** What it would show now; keys may be faster than drawings. */
+  get state(): { run: RunState; box: Box; choices: Choices } {
+    return { run: this.host.wishes.run(), box: this.box, choices: this.host.choices };
   }
 
   get wishes(): FigureWishes {
@@ -204,7 +205,8 @@ export class FigureFrame {
   private refreshWords(): void {
     clearTimeout(this.wordsDue);
     this.wordsDue = 0;
-    if (this.run !== null) setText(this.words, this.figure.words(this.run, this.host.choices));
+    const { run, choices } = this.state;
+    setText(this.words, this.figure.words(run, choices));
   }
 
   private drawOptions(groups: Option[][]): void {
@@ -239,15 +241,20 @@ export class FigureFrame {
     }
   }
 
+  /** All but those of a menu that is open. */
+  private toolButtons(): HTMLButtonElement[] {
+    return [...this.tools.querySelectorAll<HTMLButtonElement>(".icons > button, .options button")];
+  }
+
   /** The tools are one stop for Tab. */
   private roam(to?: HTMLButtonElement): void {
-    const all = [...this.tools.querySelectorAll("button")];
+    const all = this.toolButtons();
     const current = to ?? all.find((b) => b.tabIndex === 0 && b.hasAttribute("tabindex")) ?? all[0];
     for (const one of all) one.tabIndex = one === current ? 0 : -1;
   }
 
   private walkTools(event: KeyboardEvent): void {
-    const all = [...this.tools.querySelectorAll("button")];
+    const all = this.toolButtons();
     const at = all.indexOf(event.target as HTMLButtonElement);
     if (at < 0) return;
     const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 }[event.key];
@@ -286,18 +293,14 @@ export class FigureFrame {
   private async drawTable(now: number): Promise<void> {
     this.tableDrawn = now;
     const { tableOf } = await import("./menu.ts");
-    const { run } = this;
-    if (run === null) return;
-    const { choices } = this.host;
+    const { run, choices } = this.state;
     this.table.setAttribute("aria-label", this.figure.title(run, choices));
     this.table.replaceChildren(tableOf(this.figure.rows(run, choices)));
   }
 
   private async openMenu(opener: HTMLButtonElement): Promise<void> {
     const { openMenu } = await import("./menu.ts");
-    const now = this.state;
-    if (now === null) return;
-    openMenu({ ...now, figure: this.figure, colours: this.host.palette.colours, wishes: this.wishes, opener, choose: (set) => this.host.choose(set) });
+    openMenu({ ...this.state, figure: this.figure, colours: this.host.palette.colours, wishes: this.wishes, opener, choose: (set) => this.host.choose(set) });
   }
 
   choose(set: Option["set"]): void {
@@ -375,9 +378,8 @@ class StreamStop implements Stop {
   }
 
   /** The stream position under the pointer. */
-  private at({ clientX }: MouseEvent): number | null {
+  private at({ clientX }: MouseEvent): number {
     const { state } = this.frame;
-    if (state === null) return null;
     const { left, right, first, last } = this.keys.plot(state.run, state.box, state.choices);
     const part = (clientX - this.element.getBoundingClientRect().left - left) / (right - left);
     const at = Math.round(first + part * (last - first));
@@ -391,7 +393,7 @@ class StreamStop implements Stop {
 
   private tell(): void {
     const { state } = this.frame;
-    if (state === null || state.run.cursor === null) return;
+    if (state.run.cursor === null) return;
     const { left, right, first, last } = this.keys.plot(state.run, state.box, state.choices);
     const x = left + ((state.run.cursor - first) / (last - first)) * (right - left);
     this.frame.showTip(this.keys.reading(state.run, state.run.cursor, state.choices).split(/: |; /), [x, 0]);
@@ -399,7 +401,6 @@ class StreamStop implements Stop {
 
   private key(event: KeyboardEvent): void {
     const { state } = this.frame;
-    if (state === null) return;
     const end = Math.max(0, state.run.at - 1);
     const { first } = this.keys.plot(state.run, state.box, state.choices);
     const now = state.run.cursor ?? end;
@@ -472,7 +473,6 @@ class GridStop implements Stop {
   /** Moves to the cell under the pointer, if there is one. */
   private under({ clientX, clientY }: MouseEvent): boolean {
     const { state } = this.frame;
-    if (state === null) return false;
     const { left, top } = this.element.getBoundingClientRect();
     const found = this.keys.hit(state.run, state.box, state.choices, [clientX - left, clientY - top]);
     if (found === null || this.cellAt(found.row, found.column) === null) return false;
@@ -483,7 +483,7 @@ class GridStop implements Stop {
 
   private cellAt(row: number, column: number): ReturnType<Grid["cell"]> {
     const { state } = this.frame;
-    return state === null ? null : this.keys.cell(state.run, state.box, state.choices, row, column);
+    return this.keys.cell(state.run, state.box, state.choices, row, column);
   }
 
   private place(): void {
@@ -516,7 +516,6 @@ class GridStop implements Stop {
 
   private key(event: KeyboardEvent): void {
     const { state } = this.frame;
-    if (state === null) return;
     const { rows, columns } = this.keys.size(state.run, state.box, state.choices);
     let { row, column } = this.at;
     const step = (by: number): void => {

@@ -16,6 +16,8 @@ const ALL: readonly Figure[] = [cost, cache, attention, memory, time, knows];
 
 /** What a person can ask for in a figure. Nothing here changes a run by itself. */
 export interface FigureWishes {
+  /** The run that is shown, as it is now. */
+  run(): RunState;
   /** With the next token, the attention of that head on every slot. */
   ask(lane: number, layer: number, head: number): void;
   /** Moves the cursor that all figures share; null lets it follow the end. */

@@ -2,7 +2,7 @@
 
 import type { LaneState, RunState, Token } from "../run.ts";
 import * as say from "../strings.en.ts";
-import { laneOf, laneOptions } from "./choose.ts";
+import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Table } from "./figure.ts";
 import { oldestRecent, ownSinks } from "./lanes.ts";
 import { cursor, type Frame, LINE, streamFrame, textWidth, x, xAxis } from "./plot.ts";
@@ -70,11 +70,10 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
       // Four tokens of many thousands would be thinner than a line: sinks are always seen.
       const bar: Shape = { kind: "rect", x: left, y: plot.top, width: Math.max(kind === "sinks" ? 4 : 1, width), height: BAR, fill: FILLS[kind] };
       // Room that the sinks' name leaves, where the stretch lies next to it.
-      const taken = plot.left + textWidth(`${say.knows.kinds.sinks} ${say.count(lane.sinks)}`);
-      const named = kind === "sinks" || textWidth(text) < Math.min(width, 2 * (left + width / 2 - taken));
-      const right = kind === "kept";
-      const at = right ? left + width : kind === "sinks" ? left : left + width / 2;
-      const anchor = right ? "end" : kind === "sinks" ? "start" : "middle";
+      const taken = plot.left + textWidth(`${say.knows.kinds.sinks} ${say.count(lane.sinks)}`) + 4;
+      const named = kind !== "left" || textWidth(text) < Math.min(width, 2 * (left + width / 2 - taken));
+      const at = kind === "left" ? left + width / 2 : kind === "kept" && lane.sinks > 0 ? Math.max(left, taken) : left;
+      const anchor = kind === "left" ? "middle" : "start";
       return named ? [bar, { kind: "text", at: [at, plot.top - 5], text, anchor, ink: "muted" }] : [bar];
     }),
     ...xAxis(plot),
@@ -85,7 +84,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
 function words(run: RunState, choices: Choices): string {
   const lane = laneOf(run, choices);
   if (lane === null || lane.at === 0) return say.cache.none;
-  return say.knows.words(lane.at, pieces(lane));
+  return ofLane(run, choices) + say.knows.words(lane.at, pieces(lane));
 }
 
 function rows(run: RunState, choices: Choices): Table {

@@ -4,7 +4,7 @@ import type { CacheParts } from "../../../crates/wasm/types";
 import type { LaneState, RunState } from "../run.ts";
 import { mean } from "../series.ts";
 import * as say from "../strings.en.ts";
-import { laneOf, laneOptions } from "./choose.ts";
+import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Option, Stream, Table } from "./figure.ts";
 import { isPacked } from "./lanes.ts";
 import { cursor, curve, type EndLabel, endLabels, type Frame, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, xAxis, y, yAxis } from "./plot.ts";
@@ -23,7 +23,7 @@ export const memory: Figure = {
   id: "memory",
   hertz: 1,
   surface: "svg",
-  title: (run, choices) => say.memory.title(run.lanes.length > 1 ? (laneOf(run, choices)?.name ?? null) : null),
+  title: () => say.memory.title,
   caption: (run, choices) => say.memory.caption(laneOf(run, choices)?.settings.policy === "dense"),
   shapes,
   words,
@@ -162,12 +162,12 @@ function words(run: RunState, choices: Choices): string {
     name: part === "codes" && !isPacked(lane) ? say.memory.floats : say.memory.parts[part],
     bytes: lane.bytes[part],
   }));
-  return say.memory.words(total(lane), lane.dense_bytes, lane.at, parts);
+  return ofLane(run, choices) + say.memory.words(total(lane), lane.dense_bytes, lane.at, parts);
 }
 
 function reading(run: RunState, at: number, choices: Choices): string {
   const lane = laneOf(run, choices);
-  return say.memory.reading(at, lane === null ? null : valueAt(lane.memory, at), lane === null ? null : valueAt(lane.dense, at));
+  return ofLane(run, choices) + say.memory.reading(at, lane === null ? null : valueAt(lane.memory, at), lane === null ? null : valueAt(lane.dense, at));
 }
 
 function rows(run: RunState, choices: Choices): Table {

@@ -4,6 +4,7 @@
 import { button, download, el } from "../dom.ts";
 import type { RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
+import { laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Option, Table, Value } from "./figure.ts";
 import type { FigureWishes } from "./index.ts";
 import { LINE, textWidth } from "./plot.ts";
@@ -86,7 +87,7 @@ export function openMenu(opening: Opening): void {
   menu.addEventListener("toggle", (event) => {
     if ((event as ToggleEvent).newState === "closed") menu.remove();
   });
-  document.body.append(menu);
+  opener.after(menu);
   menu.showPopover();
   const { right, bottom, top } = opener.getBoundingClientRect();
   const { width, height } = menu.getBoundingClientRect();
@@ -106,7 +107,7 @@ export function svgOf({ figure, run, box, choices, colours }: Seen): string {
   const width = box.width + 2 * EDGE;
   const inside = figure.shapes(run, box, choices);
   const title = figure.title(run, choices);
-  const below = [...wrapped(figure.caption(run, choices), box.width), ...wrapped(settingsOf(run), box.width)];
+  const below = [figure.caption(run, choices), settingsOf(figure, run, choices)].flatMap((text) => wrapped(text, box.width));
   const top = EDGE + TITLE + 10;
   const height = top + box.height + 6 + below.length * LINE + EDGE;
   const text = (line: string, y: number, rest: string): string => `<text x="${EDGE}" y="${y}" ${rest}>${escaped(line)}</text>`;
@@ -122,9 +123,11 @@ export function svgOf({ figure, run, box, choices, colours }: Seen): string {
   );
 }
 
-/** What made the run, and its lanes. */
-function settingsOf({ title, made, model, lanes, at }: RunState): string {
-  return say.frame.settings(
+/** What made the run, its lanes, and which of them is shown where a figure shows one. */
+function settingsOf(figure: Figure, run: RunState, choices: Choices): string {
+  const { title, made, model, lanes, at } = run;
+  const one = figure.options === laneOptions || figure.id === "memory" ? ofLane(run, choices) : "";
+  return one + say.frame.settings(
     title,
     model?.name ?? null,
     lanes.map(({ name }) => name),
@@ -171,7 +174,7 @@ function csvValue(value: Value): string {
 }
 
 function textOf({ figure, run, choices }: Seen): string {
-  return [figure.title(run, choices), figure.words(run, choices), figure.caption(run, choices), settingsOf(run)].join("\n");
+  return [figure.title(run, choices), figure.words(run, choices), figure.caption(run, choices), settingsOf(figure, run, choices)].join("\n");
 }
 
 /** The rows as a table, or as many as can be read. */

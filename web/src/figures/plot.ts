@@ -44,17 +44,33 @@ export function y(frame: Frame, value: number): number {
   return bottom - part * (bottom - top);
 }
 
-/** The names at the ends of lines: whole ones where there is room. */
-export const endNames = (run: RunState, box: Box): string[] =>
-  box.width >= WIDE ? run.lanes.map(({ name }) => name) : shortNames(run);
+/** Part of a drawing that the names at the ends of lines may take. */
+const NAMES = 0.3;
+
+/** The names at the ends of lines: whole ones where there is room, else what tells lanes apart. */
+export function endNames(run: RunState, box: Box): string[] {
+  const room = Math.floor((box.width * NAMES - 12) / LETTER);
+  const wide = run.lanes.map(({ name }) => name);
+  if (box.width >= WIDE && wide.every((name) => name.length <= room)) return wide;
+  return shortNames(run).map((name, lane) => {
+    const { policy } = run.lanes[lane]?.settings ?? { policy: "" };
+    const short = name === policy ? name : name.replace(`${policy} `, "");
+    return short.length <= room ? short : `${short.slice(0, room - 1)}…`;
+  });
+}
 
 /** The part of the stream that curves show, and where: the same in all figures of one width. */
 export function streamFrame(run: RunState, box: Box, choices: Choices, top: number, bottom: number): Frame {
   const longest = Math.max(8, ...endNames(run, box).map((name) => name.length));
-  const names = Math.min(box.width * 0.3, longest * LETTER + 12);
-  const last = streamEnd(run);
-  const first = choices.span === null ? 0 : Math.max(0, last - choices.span);
+  const names = Math.min(box.width * NAMES, longest * LETTER + 12);
+  const [first, last] = choices.span === null ? [0, streamEnd(run)] : lastOf(run, choices.span);
   return { left: GUTTER, right: box.width - names, top, bottom, first, last, least: 0, most: 1, log: false };
+}
+
+/** So many tokens, up to the end in steps; all where there are fewer. */
+function lastOf(run: RunState, span: number): [number, number] {
+  const end = Math.ceil(run.at / 64) * 64;
+  return end <= span ? [0, span] : [end - span, end];
 }
 
 /** The right end of the stream axis. It moves in steps, so that the axis is not drawn anew with every token. */

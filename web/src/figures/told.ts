@@ -70,6 +70,6 @@ export class Told implements Extra {
       changed = true;
     }
     if (changed) this.follow();
-    this.exercise.draw(run.mode === "chat" ? lane : null);
+    this.exercise.draw();
   }
 }

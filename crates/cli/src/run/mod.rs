@@ -11,6 +11,7 @@ pub use recorder::{LaneRecorder, Recorded};
 use crate::Failure;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use model::tokenizer::Tokenizer;
 use model::words::LaneWords;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -235,6 +236,17 @@ impl Lane {
 }
 
 impl Run {
+    /// With the text of every token that occurs.
+    pub fn spelled(self, tokenizer: &Tokenizer) -> Self {
+        let lanes = self.lanes.iter().flat_map(|lane| {
+            let own = lane.tokens.iter().flatten().copied();
+            own.chain(lane.best.iter().map(|best| best.1))
+        });
+        let ids = lanes.chain(self.tokens.iter().flatten().copied());
+        let vocab = ids.map(|id| (id, TokenText::of(tokenizer.token_bytes(id)))).collect();
+        Self { vocab, ..self }
+    }
+
     /// Reads a file.
     ///
     /// # Errors

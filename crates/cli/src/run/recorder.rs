@@ -116,7 +116,7 @@ impl LaneRecorder {
         let mean = |mass: &[f32]| {
             (!mass.is_empty()).then(|| mass.iter().map(|share| f64::from(*share)).sum::<f64>() / mass.len() as f64)
         };
-        self.sinks.push(mean(seen.sink_mass));
+        self.sinks.push(mean(seen.sink_mass).filter(|_| self.stream.sinks() > 0));
         self.firsts.push(mean(seen.first_mass));
         self.ms.push(seen.ms);
         if self.heads_every > 0 && self.read.is_multiple_of(self.heads_every) {
