@@ -5,6 +5,7 @@
 import type {
   Backend,
   CacheSettings,
+  LaneSettings,
   Policy,
   Positions,
   SendOptions,
@@ -16,24 +17,16 @@ import * as say from "./strings.en.ts";
 export type ViewName = "chat" | "compare";
 export type Theme = "system" | "light" | "dark";
 
-/** One lane of the comparison. */
-export interface Lane {
-  policy: "window" | "sinks" | "dense" | "recompute";
-  sinks: number;
-  recent: number;
-  kv: Storage;
-  positions: Positions;
-  softmax: "plain" | "one";
-}
-
 /** What the comparison is to show. */
 export interface Compare {
   /** Name of an experiment; the rest of the address changes it. */
   x: string | null;
-  lanes: Lane[];
-  mode: "forced" | "free";
-  /** Name of a text. */
-  text: string | null;
+  /** Those of the experiment where there are none. */
+  lanes: LaneSettings[];
+  /** The experiment's where it is null. */
+  mode: "forced" | "free" | null;
+  /** Where the text comes from: `own` is what stands behind `#`, or was given since; null is the experiment's. */
+  text: "story" | "own" | null;
   from: number;
   /** Tokens; 0 for all. */
   n: number;
@@ -58,7 +51,8 @@ export interface Settings {
   sha256: string | null;
   /** Load at once, without a click. */
   load: boolean;
-  view: ViewName;
+  /** Null lets the page choose: the chat for those who have a model, else the comparison. */
+  view: ViewName | null;
   theme: Theme | null;
   cache: CacheSettings;
   send: SendOptions;
@@ -70,13 +64,18 @@ export interface Settings {
 /** Where the local server keeps the weights, relative to the page. */
 export const MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
-const STORAGES: readonly Storage[] = ["f32", "f16", "bf16", "int8", "int4", "int2"];
-const MOST_LANES = 4;
+export const STORAGES: readonly Storage[] = ["f32", "f16", "bf16", "int8", "int4", "int2"];
+export const MOST_LANES = 4;
+
+/** How packed values are grouped where nothing else is said. */
+export const PACKING = { group: 32, tail: 32 };
 
 /** Least and greatest value of each number, and whether it is whole. */
 export const RANGES = {
   sinks: [0, 4096, true],
   recent: [1, 1_048_576, true],
+  group: [8, 1024, true],
+  tail: [8, 65_536, true],
   temperature: [0, 10, false],
   top_k: [1, 64, true],
   top_p: [0, 1, false],
@@ -86,7 +85,7 @@ export const RANGES = {
   max: [0, 1_048_576, true],
   from: [0, 1_048_576, true],
   n: [0, 1_048_576, true],
-  roll: [1, 4096, true],
+  roll: [1, 256, true],
   t: [0, 1_048_576, true],
 } as const satisfies Record<string, readonly [number, number, boolean]>;
 
@@ -96,7 +95,7 @@ export function defaults(seed: number): Settings {
     model: MODEL,
     sha256: null,
     load: false,
-    view: "chat",
+    view: null,
     theme: null,
     cache: { policy: "sinks", sinks: 4, recent: 1020, kv: "f16" },
     send: {
@@ -106,7 +105,7 @@ export function defaults(seed: number): Settings {
     compare: {
       x: null,
       lanes: [],
-      mode: "forced",
+      mode: null,
       text: null,
       from: 0,
       n: 0,
@@ -159,10 +158,15 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
         choice<Storage>(key, value, STORAGES, (v) => (cache.kv = v));
         break;
       case "positions":
-        choice<Positions>(key, value, ["slot", "stream"], (v) => {
-          if (v === "stream") cache.positions = v;
-          else delete cache.positions;
-        });
+        choice<Positions>(key, value, ["slot", "stream"], (v) => (cache.positions = v));
+        break;
+      case "kv_k":
+      case "kv_v":
+        choice<Storage>(key, value, STORAGES, (v) => (cache[key] = v));
+        break;
+      case "group":
+      case "tail":
+        number(key, value, key, (v) => (cache[key] = v));
         break;
       case "sinks":
         number(key, value, "sinks", (v) => (cache.sinks = v));
@@ -217,10 +221,12 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
         break;
       }
       case "mode":
-        choice<Compare["mode"]>(key, value, ["forced", "free"], (v) => (compare.mode = v));
+        choice<"forced" | "free">(key, value, ["forced", "free"], (v) => (compare.mode = v));
+        break;
+      case "text":
+        choice<"story" | "own">(key, value, ["story", "own"], (v) => (compare.text = v));
         break;
       case "x":
-      case "text":
       case "fig":
       case "run":
         compare[key] = value;
@@ -241,15 +247,45 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
   }
   // Only the `sinks` policy keeps first tokens; the boundary wants 0 elsewhere.
   if (cache.policy !== "sinks") cache.sinks = 0;
+  const wrong = badPacking(cache);
+  if (wrong !== null) {
+    complaints.push(say.badPacking(wrong));
+    delete cache.group;
+    delete cache.tail;
+  }
+  settings.cache = withoutDefaults(cache);
+  return settings;
+}
+
+/** Whether any value is packed, so that there are groups and a tail. */
+export function packs({ kv, kv_k = kv, kv_v = kv }: CacheSettings): boolean {
+  return [kv_k, kv_v].some((storage) => storage.startsWith("int"));
+}
+
+/** The sentence on groups that cannot be packed; null where they can. */
+export function badPacking({ group = PACKING.group, tail = PACKING.tail }: CacheSettings): string | null {
+  if (group % 8 !== 0) return say.badGroup(group);
+  return tail % group === 0 ? null : say.badTail(tail, group);
+}
+
+/** The same cache without what is so anyway. */
+export function withoutDefaults(cache: CacheSettings): CacheSettings {
+  const settings = { ...cache };
+  if (settings.kv_k === settings.kv) delete settings.kv_k;
+  if (settings.kv_v === settings.kv) delete settings.kv_v;
+  if (settings.group === PACKING.group) delete settings.group;
+  if (settings.tail === PACKING.tail) delete settings.tail;
+  if (settings.positions === "slot") delete settings.positions;
+  if (settings.softmax === "plain") delete settings.softmax;
   return settings;
 }
 
 /** The address of `settings`, without what is the default. `seed` as for `parse`. */
 export function format(settings: Settings, seed: number): URLSearchParams {
   const params = new URLSearchParams();
-  const plain = flat(defaults(seed));
+  const usual = flat(defaults(seed));
   for (const [key, value] of flat(settings)) {
-    if (value !== null && value !== plain.find(([other]) => other === key)?.[1]) params.append(key, value);
+    if (value !== null && value !== usual.find(([other]) => other === key)?.[1]) params.append(key, value);
   }
   for (const lane of settings.compare.lanes) params.append("lane", formatLane(lane));
   return params;
@@ -257,7 +293,7 @@ export function format(settings: Settings, seed: number): URLSearchParams {
 
 function flat({ cache, send, compare, ...page }: Settings): [string, string | null][] {
   const { sampler } = send;
-  const text = (value: string | number | null): string | null => (value === null ? null : String(value));
+  const text = (value: string | number | null | undefined): string | null => (value == null ? null : String(value));
   const flag = (value: boolean): string => (value ? "1" : "0");
   return [
     ["view", page.view],
@@ -271,7 +307,12 @@ function flat({ cache, send, compare, ...page }: Settings): [string, string | nu
     ["sinks", cache.policy === "sinks" ? text(cache.sinks) : null],
     ["recent", text(cache.recent)],
     ["kv", cache.kv],
-    ["positions", cache.positions ?? null],
+    ["kv_k", text(cache.kv_k)],
+    ["kv_v", text(cache.kv_v)],
+    ["group", text(cache.group)],
+    ["tail", text(cache.tail)],
+    ["positions", text(cache.positions)],
+    ["softmax", text(cache.softmax)],
     ["temperature", text(sampler.temperature)],
     ["top_k", text(sampler.top_k)],
     ["top_p", text(sampler.top_p)],
@@ -292,34 +333,66 @@ function flat({ cache, send, compare, ...page }: Settings): [string, string | nu
   ];
 }
 
-/** `window:128`, `sinks:4+124:int4:stream:softmax1`, `dense`, `recompute:128`; null where it is none of these. */
-export function parseLane(text: string): Lane | null {
+/**
+ * `window:128`, `sinks:4+124:int4:stream:softmax1`, `dense`, `recompute:128`; null where it is none of these. Other words:
+ * `k=int2`, `v=int4`, `group=64`, `tail=64`, `zero`, and at the end `text=` with the sinks' own text, escaped as in JSON.
+ * What is the default is left out of the lane.
+ */
+export function parseLane(text: string): LaneSettings | null {
   const [policy, ...rest] = text.split(":");
-  const lane: Lane = { policy: "dense", sinks: 0, recent: 0, kv: "f16", positions: "slot", softmax: "plain" };
+  const lane: LaneSettings = { policy: "dense", sinks: 0, recent: 0, kv: "f16" };
   if (policy === "window" || policy === "recompute" || policy === "sinks") {
     const size = /^(?:(\d{1,4})\+)?(\d{1,7})$/.exec(rest.shift() ?? "");
     if (size === null || (size[1] !== undefined) !== (policy === "sinks")) return null;
     [lane.policy, lane.sinks, lane.recent] = [policy, Number(size[1] ?? 0), Number(size[2])];
     if (lane.recent === 0) return null;
   } else if (policy !== "dense") return null;
-  for (const word of rest) {
-    const kv = STORAGES.find((known) => known === word);
-    if (kv !== undefined) lane.kv = kv;
-    else if (word === "stream" || word === "slot") lane.positions = word;
+  for (const [i, word] of rest.entries()) {
+    const [key, value] = word.split("=", 2);
+    const kv = STORAGES.find((known) => known === (value ?? key));
+    if (kv !== undefined && value === undefined) lane.kv = kv;
+    else if (kv !== undefined && key === "k") lane.kv_k = kv;
+    else if (kv !== undefined && key === "v") lane.kv_v = kv;
+    else if (word === "stream") lane.positions = word;
     else if (word === "softmax1") lane.softmax = "one";
-    else return null;
+    else if (word === "zero") lane.zero_sinks = true;
+    else if ((key === "group" || key === "tail") && value !== undefined) {
+      const [least, most] = RANGES[key];
+      const n = /^\d+$/.test(value) ? Number(value) : Number.NaN;
+      if (!(n >= least && n <= most)) return null;
+      if (n !== 32) lane[key] = n;
+    } else if (key === "text" && policy === "sinks") {
+      // It is the last one, colons and all.
+      const own = unescaped(rest.slice(i).join(":").slice("text=".length));
+      if (own === null || own === "") return null;
+      return { ...lane, sink_text: own };
+    } else if (word !== "slot") return null;
   }
   return lane;
 }
 
-export function formatLane({ policy, sinks, recent, kv, positions, softmax }: Lane): string {
+function unescaped(text: string): string | null {
+  try {
+    return String(JSON.parse(`"${text}"`));
+  } catch {
+    return null;
+  }
+}
+
+export function formatLane({ policy, sinks, recent, kv, ...other }: LaneSettings): string {
   const size = policy === "dense" ? [] : [policy === "sinks" ? `${sinks}+${recent}` : String(recent)];
   return [
     policy,
     ...size,
     ...(kv === "f16" ? [] : [kv]),
-    ...(positions === "slot" ? [] : [positions]),
-    ...(softmax === "plain" ? [] : ["softmax1"]),
+    ...(other.kv_k === undefined ? [] : [`k=${other.kv_k}`]),
+    ...(other.kv_v === undefined ? [] : [`v=${other.kv_v}`]),
+    ...((other.group ?? 32) === 32 ? [] : [`group=${other.group}`]),
+    ...((other.tail ?? 32) === 32 ? [] : [`tail=${other.tail}`]),
+    ...(other.positions === "stream" ? ["stream"] : []),
+    ...(other.softmax === "one" ? ["softmax1"] : []),
+    ...(other.zero_sinks === true ? ["zero"] : []),
+    ...(other.sink_text ? [`text=${JSON.stringify(other.sink_text).slice(1, -1)}`] : []),
   ].join(":");
 }
 
@@ -328,10 +401,16 @@ export function command(cache: CacheSettings, { sampler, max_tokens }: SendOptio
   return [
     "sinkstream chat",
     `--policy ${cache.policy}`,
-    ...(cache.policy === "sinks" ? [`--sinks ${cache.sinks}`] : []),
+    // The program keeps a few first tokens of a dense cache from being packed, unless it is told not to.
+    ...(cache.policy === "sinks" || (cache.policy === "dense" && packs(cache)) ? [`--sinks ${cache.sinks}`] : []),
     ...(cache.policy === "dense" ? [] : [`--recent ${cache.recent}`]),
     `--kv ${cache.kv}`,
+    ...(cache.kv_k === undefined ? [] : [`--kv-k ${cache.kv_k}`]),
+    ...(cache.kv_v === undefined ? [] : [`--kv-v ${cache.kv_v}`]),
+    ...(packs(cache) && cache.group !== undefined ? [`--group ${cache.group}`] : []),
+    ...(packs(cache) && cache.tail !== undefined ? [`--tail ${cache.tail}`] : []),
     ...(cache.positions === "stream" ? ["--positions stream"] : []),
+    ...(cache.softmax === "one" ? ["--softmax one"] : []),
     `--temperature ${sampler.temperature}`,
     `--top-k ${sampler.top_k}`,
     `--top-p ${sampler.top_p}`,

@@ -12,6 +12,8 @@ export type Backend = "webgpu" | "cpu";
 export interface Plan {
   init?: "reject" | "hang";
   create?: Partial<Record<Backend, "reject" | "hang">>;
+  /** Milliseconds that a device takes to start. */
+  slow?: number;
   selfTest?: Partial<Record<Backend, boolean>>;
   /** Bytes that the file must have. */
   total?: number;
@@ -30,6 +32,8 @@ export interface Plan {
   hangAt?: number;
   /** The fault comes back after the conversation was read again, anywhere or on one backend. */
   again?: boolean | "webgpu" | "cpu";
+  /** Tokens after which a comparison breaks off. */
+  compareRejectAt?: number;
 }
 
 export const GGUF = Buffer.concat([Buffer.from("GGUF"), Buffer.alloc(100_000)]);
@@ -121,4 +125,13 @@ export async function ask(page: Page, text: string): Promise<Locator> {
   await message.fill(text);
   await send.click();
   return answer;
+}
+
+/** Numbers from 0 to 1, the same for the same seed. */
+export function random(seed: number): () => number {
+  let state = (seed % 2_147_483_646) + 1;
+  return () => {
+    state = (state * 48_271) % 2_147_483_647;
+    return state / 2_147_483_647;
+  };
 }
