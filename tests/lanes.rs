@@ -146,7 +146,7 @@ fn lanes_that_cannot_be() {
     assert!(matches!(lanes(vec![Source::Follow(1), Source::Follow(0)]), LanesError::Follow { lane: 0, leader: 1 }));
     assert!(matches!(lanes(vec![forced(), Source::Follow(2)]), LanesError::Follow { lane: 1, leader: 2 }));
     let hot = Settings { temperature: -1.0, ..Settings::default() };
-    let free = Source::Free { prompt: vec![1], settings: hot, ends: Vec::new() };
+    let free = Source::Free { prompt: vec![1], settings: hot, ends: Vec::new(), most: usize::MAX };
     assert!(matches!(lanes(vec![forced(), free]), LanesError::Sampler(_)));
 }
 
@@ -197,7 +197,7 @@ fn who_follows_a_free_lane_says_what_it_thinks_of_its_choices() {
     // At a high temperature many choices are not among the 64 best of the others.
     let free = |temperature, repetition_penalty, ends| {
         let settings = Settings { temperature, top_p: 1.0, repetition_penalty, seed: 4, ..Settings::default() };
-        Source::Free { prompt: vec![3, 1, 4], settings, ends }
+        Source::Free { prompt: vec![3, 1, 4], settings, ends, most: usize::MAX }
     };
     let mut sources = vec![Source::Follow(2); settings.len()];
     sources[2] = free(3.0, 1.3, Vec::new());

@@ -34,8 +34,8 @@ export function keys<T extends object>(object: T): (keyof T)[] {
 }
 
 /** Hands a file to the person. */
-export function download(name: string, type: string, text: string): void {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+export function download(name: string, type: string, content: string | Blob): void {
+  const url = URL.createObjectURL(new Blob([content], { type }));
   el("a", { href: url, download: name }).click();
   // The browser has the bytes by then; at once would be too early for some.
   setTimeout(() => URL.revokeObjectURL(url), 10_000);

@@ -3,10 +3,16 @@
 import type { Backend } from "../../crates/wasm/types";
 import { Awake } from "./awake.ts";
 import { Chats, exported, imported, newChat, titleOf } from "./chats.ts";
+import { Comparison } from "./comparison.ts";
 import { download, keys } from "./dom.ts";
+import { experimentOf } from "./experiments.ts";
+import { FIGURES, type FigureId } from "./figures/figure.ts";
+import { mountFigures } from "./figures/index.ts";
+import { prepare } from "./markdown.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
-import { format, MODEL, parse, type Theme } from "./settings.ts";
+import { chatBegins, chatStep, emptyRun, reduceRun, type RunState, type RunStep } from "./run.ts";
+import { defaults, format, MODEL, parse, type Theme, type ViewName } from "./settings.ts";
 import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
 import { Speech } from "./speech.ts";
@@ -25,6 +31,12 @@ const MOST_LOSSES = 2;
 const LOOP = { most: 3, within: 60_000 };
 const THEME = "sinkstream-theme";
 const CHAT = "sinkstream-chat";
+/** Set while a model is kept in this browser, so that a page which opens knows at once. */
+const KEPT = "sinkstream-kept";
+/** How an address behind `#` begins that carries a text of the person's own. */
+const OWN = "#text=";
+/** Longest such text, characters: addresses must stay fit to be sent. */
+const LONGEST_OWN = 4000;
 const LOADS = "sinkstream-loads";
 const AWAKE = "sinkstream-awake";
 const SPOKEN = "sinkstream-spoken";
@@ -42,6 +54,9 @@ let source: Source =
 const module = new URL("pkg/wasm.js", document.baseURI).href;
 
 let state = initial(settings);
+/** The conversation as the figures see it. */
+let talk: RunState = emptyRun();
+let shown: ViewName = settings.view ?? firstView();
 let worker: Worker | null = null;
 /** Ends the start that is under way. */
 let starting = new AbortController();
@@ -64,6 +79,31 @@ let release: (() => void) | null = null;
 let overflowed = "";
 /** When the title was last written. */
 let titled = 0;
+/** Who waits for the answer that is being written. */
+let answered: ((answer: string | null) => void) | null = null;
+
+const comparison = new Comparison(settings, {
+  loaded: () => worker !== null && state.model !== null,
+  ready: () => state.phase === "ready",
+  sampler: () => {
+    const wanted = state.options.sampler;
+    const plain = defaults(seed).send.sampler;
+    const named = Object.entries(wanted).filter(([key, value]) => plain[key as keyof typeof plain] !== value);
+    return { wanted, named: Object.fromEntries(named) };
+  },
+  about,
+  moves: () => !matchMedia("(prefers-reduced-motion: reduce)").matches,
+  post,
+  take: () => dispatch({ kind: "comparing" }),
+  giveBack: () => {
+    clearTimeout(listening);
+    if (state.phase === "comparing") refill(say.refilled.compared);
+  },
+  hint: (text) => dispatch({ kind: "hint", text }),
+  moved: writeAddress,
+  wake: schedule,
+});
+if (location.hash.startsWith(OWN)) comparison.own = decoded(location.hash.slice(OWN.length));
 
 const view = new View(
   document.body,
@@ -100,20 +140,66 @@ const view = new View(
     theme: setTheme,
     view: (name) => {
       settings.view = name;
-      view.showView(name);
+      show(name);
       writeAddress();
+    },
+    experiment,
+    address: (name) => (name === null ? "?view=compare" : `?x=${name}`),
+    compare: {
+      press: () => comparison.press(),
+      toggle: () => comparison.toggle(),
+      seek: (steps) => comparison.seek(steps),
+      pace: (pace) => comparison.setPace(pace),
+      readAgain: (lane) => comparison.readAgain(lane),
+      useText: (text, mode) => comparison.useText(text, mode),
+      saveRun: () => void saveRun(),
+      openRun: (file) => void openRun(file),
+      cursor: (at) => change({ kind: "cursor", at }),
     },
   },
   settings,
+  shown,
 );
 const speech = new Speech(view.region);
 const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
+const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
+const figures = mountFigures(
+  view.figures,
+  {
+    run: shownRun,
+    ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
+    cursor: (at) => change({ kind: "cursor", at }),
+    roll: (tokens) => change({ kind: "roll", tokens }),
+    lead: (id) => {
+      settings.compare.fig = id === "cost" ? null : id;
+      writeAddress();
+    },
+    link: linkTo,
+    wake: schedule,
+    say: (text) => speech.tell(text),
+    send: (text) => answerTo(text),
+  },
+  lead,
+);
+if (shown === "compare") void comparison.open();
+void comparison.readIndex();
+watchDrops();
+addEventListener("popstate", () => {
+  const back = parse(new URLSearchParams(location.search), seed);
+  settings.compare = back.compare;
+  settings.view = back.view;
+  if (location.hash.startsWith(OWN)) comparison.own = decoded(location.hash.slice(OWN.length));
+  show(back.view ?? firstView());
+  if (shown === "compare") void comparison.open();
+});
+
 setTheme(settings.theme ?? storedTheme());
 keepAwake(stored(localStorage, AWAKE) === "1");
 setSpoken(stored(localStorage, SPOKEN));
 frame = requestAnimationFrame(paint);
 
-const chats = await Chats.open();
+// Without what reads Markdown an answer stays as it was written.
+const [chats] = await Promise.all([Chats.open(), prepare().catch(() => {})]);
 if (chats.refusal !== null) settings.complaints.push(say.chatsNotKept(chats.refusal));
 dispatch({ kind: "opened", chat: await lastChat() });
 const [place, kind] = await Promise.all([
@@ -128,7 +214,6 @@ if (settings.load || nearest(source, state.cards).kind === "stored") {
   if (looping()) dispatch({ kind: "hint", text: say.loopGuard });
   else void load(false);
 }
-watchDrops();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) void save();
   else {
@@ -142,12 +227,18 @@ void keepPage();
 function dispatch(action: Action): void {
   const before = state;
   state = reduce(state, action);
+  follow(action);
+  if (answered !== null && before.phase === "writing" && state.phase !== "writing") {
+    const last = state.turns.at(-1);
+    answered(action.kind === "step" && last !== undefined ? last.text : null);
+    answered = null;
+  }
   const answer = state.turns.at(-1);
   if (answer?.who === "model") {
     if (state.phase === "writing") speech.follow(answer.text, answer.tokens);
     else if (before.phase === "writing") speech.end(answer.text);
   }
-  if (state.firstLeft !== null && state.chat.id !== overflowed) {
+  if (talk.lanes[0]?.first_left != null && state.chat.id !== overflowed) {
     overflowed = state.chat.id;
     speech.tell(say.oldestLeave);
   }
@@ -158,13 +249,138 @@ function dispatch(action: Action): void {
   schedule();
 }
 
+/** The conversation's run goes the way of its state. */
+function follow(action: Action): void {
+  switch (action.kind) {
+    case "loaded":
+    case "emptied":
+    case "resumed":
+      talk = reduceRun(talk, chatBegins(state.model, state.wanted));
+      break;
+    case "step": {
+      const step = chatStep(action.step);
+      if (step !== null) talk = reduceRun(talk, step);
+      break;
+    }
+  }
+}
+
+/** The run of the view that is shown. */
+function shownRun(): RunState {
+  return shown === "compare" ? comparison.run : talk;
+}
+
+/** Changes what is looked at in the figures of the view that is shown. */
+function change(step: Extract<RunStep, { kind: "cursor" | "roll" | "probs" }>): void {
+  if (shown === "compare") comparison.change(step);
+  else {
+    talk = reduceRun(talk, step);
+    schedule();
+  }
+}
+
 function schedule(): void {
   if (frame === 0) frame = requestAnimationFrame(paint);
 }
 
 function paint(now: number): void {
-  const waiting = view.draw(state, now, terms(source, state.cards, source === ours), elsewhere);
-  frame = waiting ? requestAnimationFrame(paint) : 0;
+  frame = 0;
+  let waiting = view.draw(state, now, terms(source, state.cards, source === ours), elsewhere);
+  if (shown === "compare") {
+    waiting = comparison.tick(now) || waiting;
+    waiting = view.drawCompare(comparison, experimentOf(comparison.name), state, now) || waiting;
+  }
+  // A figure of nothing would have another size than that of the run which is on its way.
+  view.figures.classList.toggle("unseen", shown === "compare" && comparison.isEmpty);
+  waiting = figures.draw(shownRun(), now) || waiting;
+  if (waiting) schedule();
+}
+
+// The comparison.
+
+/** Who has a model comes for the conversation; who has none, or was sent an experiment, sees it first. */
+function firstView(): ViewName {
+  const { x, lanes, run, text } = settings.compare;
+  if (x !== null || lanes.length > 0 || run !== null || text !== null) return "compare";
+  return settings.load || stored(localStorage, KEPT) !== null ? "chat" : "compare";
+}
+
+function show(name: ViewName): void {
+  const before = shown;
+  shown = name;
+  view.showView(name);
+  if (name === "chat") comparison.leave();
+  else if (before === "chat" && comparison.run.lanes.length === 0) void comparison.open();
+  schedule();
+}
+
+function experiment(name: string | null): void {
+  settings.compare = { ...defaults(seed).compare, x: name, fig: settings.compare.fig };
+  settings.view = name === null ? "compare" : null;
+  history.pushState(null, "", location.href);
+  writeAddress();
+  show("compare");
+  void comparison.open();
+}
+
+/** An address that shows a figure again. */
+function linkTo(id: FigureId): string {
+  const { t, ...compare } = settings.compare;
+  const at = shown === "compare" ? comparison.run.cursor : t;
+  const query = format({ ...settings, view: shown, compare: { ...compare, t: at, fig: id } }, seed);
+  return new URL(`${location.pathname}?${query}`, location.href).href;
+}
+
+/** What a recording of a live run says of its making. */
+function about(): ReturnType<ConstructorParameters<typeof Comparison>[1]["about"]> {
+  const { model, place, findings, modelName } = state;
+  if (model === null || place === null) return null;
+  const version = findings?.versions["sinkstream"] ?? "";
+  return {
+    made: {
+      by: `sinkstream ${version} on the page`.replace("  ", " "),
+      commit: version,
+      date: new Date().toISOString().slice(0, 10),
+      backend: place.backend,
+      adapter: place.adapter,
+      command: location.href,
+    },
+    model: { ...model, file: modelName ?? model.name, sha256: source.kind === "download" ? (source.check?.sha256 ?? "") : "" },
+  };
+}
+
+async function saveRun(): Promise<void> {
+  const file = await comparison.file();
+  if (file === null) dispatch({ kind: "hint", text: say.nothingToSave });
+  else download(file.name, "application/json", file.text);
+}
+
+async function openRun(file: File): Promise<void> {
+  try {
+    comparison.openFile(await file.text(), file.name);
+    settings.view = "compare";
+    show("compare");
+    writeAddress();
+  } catch (caught) {
+    dispatch({ kind: "hint", text: fault("run", caught, null).message });
+  }
+}
+
+/** Sends a message for somebody else; null where that is not possible now, or there was no answer. */
+function answerTo(text: string): Promise<string | null> {
+  if (state.phase !== "ready" || answered !== null) return Promise.resolve(null);
+  return new Promise((resolve) => {
+    answered = resolve;
+    ask(text);
+  });
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 // The model.
@@ -300,7 +516,15 @@ function receive(response: Response): void {
         listen();
       } else rest();
       break;
+    case "compared":
+    case "compare_steps":
+      comparison.receive(response);
+      if (state.silent) dispatch({ kind: "comparing" });
+      if (comparison.running?.running === true) listen();
+      else clearTimeout(listening);
+      break;
     case "refused":
+      if (state.phase === "comparing") comparison.broke();
       dispatch({ kind: "refused", fault: response.fault });
       if (state.returned !== null) view.giveBack(state.returned);
       rest();
@@ -328,7 +552,7 @@ function rest(): void {
 /** The text stays. A model that was there comes back by itself, unless it breaks again and again. */
 function fail(problem: Fault, goOnAfter = true): void {
   const { phase, model } = state;
-  const was = phase === "writing" || phase === "refilling" || phase === "ready";
+  const was = ["writing", "refilling", "comparing", "ready"].includes(phase);
   // A worker may be killed while it takes the place of one that was killed.
   const coming = (phase === "starting" || phase === "loading") && problem.name === "worker";
   discard();
@@ -348,6 +572,7 @@ function fail(problem: Fault, goOnAfter = true): void {
 }
 
 function discard(): void {
+  comparison.broke();
   starting.abort();
   clearTimeout(listening);
   worker?.terminate();
@@ -453,6 +678,7 @@ function refill(why: string): void {
 }
 
 function stop(): void {
+  if (state.phase === "comparing") return comparison.pause();
   if (state.phase !== "writing" && state.phase !== "refilling") return;
   // A silent worker may never come to its next step, where it would read the wish to stop.
   if (state.silent) fail({ name: "silence", message: say.endedSilent, remedy: say.startAgainRemedy }, false);
@@ -585,6 +811,7 @@ function remember(id: string): void {
 async function readShelf(): Promise<void> {
   const cards = keep === null ? [] : await shelf(keep).list().catch(() => []);
   dispatch({ kind: "cards", cards });
+  put(localStorage, KEPT, cards.some(({ added }) => added !== null) ? "1" : null);
 }
 
 async function removeCard(id: string): Promise<void> {
@@ -656,7 +883,11 @@ function storedTheme(): Theme {
 
 function writeAddress(): void {
   const query = format(settings, seed).toString();
-  history.replaceState(null, "", `${location.pathname}${query === "" ? "" : `?${query}`}${location.hash}`);
+  const { own, compare } = comparison;
+  const given = compare.text === "own" && own !== "" && own.length <= LONGEST_OWN;
+  const kept = location.hash.startsWith(OWN) ? "" : location.hash;
+  const hash = given ? `${OWN}${encodeURIComponent(own)}` : kept;
+  history.replaceState(null, "", `${location.pathname}${query === "" ? "" : `?${query}`}${hash}`);
 }
 
 /** Whoever comes back without a connection gets the page from the service worker. */
@@ -699,9 +930,24 @@ function watchDrops(): void {
     const file = event.dataTransfer?.files[0];
     if (file === undefined) return;
     event.preventDefault();
-    if (/\.json$/i.test(file.name)) afterStop(() => void importChat(file));
+    if (/\.json$/i.test(file.name)) void useJson(file);
+    else if (/^text\//.test(file.type) || /\.(txt|md)$/i.test(file.name)) void useTextFile(file);
     else afterStop(() => useFile(file));
   });
+}
+
+/** A recorded run, or else a chat. */
+async function useJson(file: File): Promise<void> {
+  if (/"format"\s*:\s*"sinkstream-run"/.test(await file.slice(0, 1000).text())) await openRun(file);
+  else afterStop(() => void importChat(file));
+}
+
+/** A text for the lanes to read. */
+async function useTextFile(file: File): Promise<void> {
+  const text = await file.text();
+  settings.view = "compare";
+  show("compare");
+  comparison.useText(text, "forced");
 }
 
 /** Loads that were begun and did not come to their end count as a loop when there are many. */

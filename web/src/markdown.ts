@@ -3,7 +3,7 @@
 // made one by one from a closed list of elements and never read as HTML, so that nothing the model
 // writes can run, load or leave the page.
 
-import { Lexer, type MarkedToken, type Token, type Tokens } from "marked";
+import type { Lexer, MarkedToken, Token, Tokens } from "marked";
 import { button, el } from "./dom.ts";
 import * as say from "./strings.en.ts";
 
@@ -11,6 +11,13 @@ import * as say from "./strings.en.ts";
 const MOST = 12_000;
 
 const OPTIONS = { gfm: true, breaks: true };
+
+let lexer: typeof Lexer | null = null;
+
+/** Fetches what reads Markdown, which only a conversation needs. Until it is here, text stays as it is. */
+export async function prepare(): Promise<void> {
+  lexer ??= (await import("marked")).Lexer;
+}
 
 interface Block {
   element: HTMLElement;
@@ -43,7 +50,11 @@ export class Prose {
     if (!text.startsWith(this.text)) this.reset();
     this.text = text;
     const tail = text.slice(this.at);
-    const tokens: Token[] = Lexer.lex(tail, OPTIONS);
+    if (lexer === null) {
+      this.tail.textContent = tail;
+      return true;
+    }
+    const tokens: Token[] = lexer.lex(tail, OPTIONS);
     const last = tokens.findLastIndex(({ type }) => type !== "space");
     let open = 0;
     for (let at = 0; open < last; open += 1) {

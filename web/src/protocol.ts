@@ -6,6 +6,10 @@ import type {
   Backend,
   CacheSettings,
   CacheState,
+  CompareInfo,
+  CompareSource,
+  CompareStep,
+  LaneSettings,
   LoadProgress,
   Message,
   ModelInfo,
@@ -13,6 +17,7 @@ import type {
   SendOptions,
   Step,
 } from "../../crates/wasm/types";
+import type { LaneHead } from "./run.ts";
 import type { Card, ShelfKind } from "./shelf.ts";
 
 /** What went wrong, in words for the person in front of the page. */
@@ -60,7 +65,13 @@ export type Request =
   /** Asks for the next step of the answer; nothing runs that was not asked for. `attention`: with the probs of that head. */
   | { kind: "pull"; attention?: AttentionHead | null }
   /** Ends the answer before its next step. */
-  | { kind: "stop" };
+  | { kind: "stop" }
+  /** Begins a comparison, in the place of the conversation's cache. */
+  | { kind: "compare"; lanes: LaneSettings[]; source: CompareSource }
+  /** Asks for the next step of the comparison. `attention`: with the probs of that head. */
+  | { kind: "compare_pull"; attention: LaneHead | null }
+  /** Gives the comparison's memory back. */
+  | { kind: "compare_end" };
 
 /** Worker to page. */
 export type Response =
@@ -78,6 +89,9 @@ export type Response =
   | { kind: "resumed"; places: ([number, number] | null)[]; cache: CacheState }
   /** The answer to one `pull`. `memory`: bytes of the module. */
   | { kind: "step"; step: Step; memory: number }
+  | { kind: "compared"; info: CompareInfo }
+  /** The answer to one `compare_pull`: a step of the lanes, one of a lane that recomputes, or both. The last has `done`. */
+  | { kind: "compare_steps"; steps: CompareStep[]; attention: LaneHead | null; memory: number }
   /** The engine did not take the message; it is as it was before. */
   | { kind: "refused"; fault: Fault }
   /** This worker can no longer be used. */

@@ -14,7 +14,7 @@ export interface Bin {
 export interface Series {
   /** Stream positions that share a bin. Doubles when there would be too many bins. */
   width: number;
-  bins: readonly Bin[];
+  bins: Bin[];
 }
 
 /** Most bins of a series. */
@@ -26,10 +26,13 @@ export function mean(bin: Bin): number {
   return bin.sum / bin.count;
 }
 
-/** The series with `value` at stream position `at`, which may not be smaller than the last one. */
+/**
+ * The series with `value` at stream position `at`, which may not be smaller than the last one. The bins of the series
+ * before are used again, so that a token costs no copy: only the newest series is to be read.
+ */
 export function push(series: Series, at: number, value: number): Series {
   let { width } = series;
-  let bins = series.bins.slice();
+  let bins: Bin[] = series.bins.length === 0 ? [] : series.bins;
   add(bins, { first: at, last: at, count: 1, sum: value, min: value, max: value }, width);
   while (bins.length > MOST_BINS) {
     width *= 2;

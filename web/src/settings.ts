@@ -5,6 +5,7 @@
 import type {
   Backend,
   CacheSettings,
+  LaneSettings,
   Policy,
   Positions,
   SendOptions,
@@ -16,24 +17,16 @@ import * as say from "./strings.en.ts";
 export type ViewName = "chat" | "compare";
 export type Theme = "system" | "light" | "dark";
 
-/** One lane of the comparison. */
-export interface Lane {
-  policy: "window" | "sinks" | "dense" | "recompute";
-  sinks: number;
-  recent: number;
-  kv: Storage;
-  positions: Positions;
-  softmax: "plain" | "one";
-}
-
 /** What the comparison is to show. */
 export interface Compare {
   /** Name of an experiment; the rest of the address changes it. */
   x: string | null;
-  lanes: Lane[];
-  mode: "forced" | "free";
-  /** Name of a text. */
-  text: string | null;
+  /** Those of the experiment where there are none. */
+  lanes: LaneSettings[];
+  /** The experiment's where it is null. */
+  mode: "forced" | "free" | null;
+  /** Where the text comes from: `own` is what stands behind `#`, or was given since; null is the experiment's. */
+  text: "story" | "own" | null;
   from: number;
   /** Tokens; 0 for all. */
   n: number;
@@ -58,7 +51,8 @@ export interface Settings {
   sha256: string | null;
   /** Load at once, without a click. */
   load: boolean;
-  view: ViewName;
+  /** Null lets the page choose: the chat for those who have a model, else the comparison. */
+  view: ViewName | null;
   theme: Theme | null;
   cache: CacheSettings;
   send: SendOptions;
@@ -70,8 +64,8 @@ export interface Settings {
 /** Where the local server keeps the weights, relative to the page. */
 export const MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
-const STORAGES: readonly Storage[] = ["f32", "f16", "bf16", "int8", "int4", "int2"];
-const MOST_LANES = 4;
+export const STORAGES: readonly Storage[] = ["f32", "f16", "bf16", "int8", "int4", "int2"];
+export const MOST_LANES = 4;
 
 /** How packed values are grouped where nothing else is said. */
 export const PACKING = { group: 32, tail: 32 };
@@ -91,7 +85,7 @@ export const RANGES = {
   max: [0, 1_048_576, true],
   from: [0, 1_048_576, true],
   n: [0, 1_048_576, true],
-  roll: [1, 4096, true],
+  roll: [1, 256, true],
   t: [0, 1_048_576, true],
 } as const satisfies Record<string, readonly [number, number, boolean]>;
 
@@ -101,7 +95,7 @@ export function defaults(seed: number): Settings {
     model: MODEL,
     sha256: null,
     load: false,
-    view: "chat",
+    view: null,
     theme: null,
     cache: { policy: "sinks", sinks: 4, recent: 1020, kv: "f16" },
     send: {
@@ -111,7 +105,7 @@ export function defaults(seed: number): Settings {
     compare: {
       x: null,
       lanes: [],
-      mode: "forced",
+      mode: null,
       text: null,
       from: 0,
       n: 0,
@@ -227,10 +221,12 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
         break;
       }
       case "mode":
-        choice<Compare["mode"]>(key, value, ["forced", "free"], (v) => (compare.mode = v));
+        choice<"forced" | "free">(key, value, ["forced", "free"], (v) => (compare.mode = v));
+        break;
+      case "text":
+        choice<"story" | "own">(key, value, ["story", "own"], (v) => (compare.text = v));
         break;
       case "x":
-      case "text":
       case "fig":
       case "run":
         compare[key] = value;
@@ -337,34 +333,66 @@ function flat({ cache, send, compare, ...page }: Settings): [string, string | nu
   ];
 }
 
-/** `window:128`, `sinks:4+124:int4:stream:softmax1`, `dense`, `recompute:128`; null where it is none of these. */
-export function parseLane(text: string): Lane | null {
+/**
+ * `window:128`, `sinks:4+124:int4:stream:softmax1`, `dense`, `recompute:128`; null where it is none of these. Other words:
+ * `k=int2`, `v=int4`, `group=64`, `tail=64`, `zero`, and at the end `text=` with the sinks' own text, escaped as in JSON.
+ * What is the default is left out of the lane.
+ */
+export function parseLane(text: string): LaneSettings | null {
   const [policy, ...rest] = text.split(":");
-  const lane: Lane = { policy: "dense", sinks: 0, recent: 0, kv: "f16", positions: "slot", softmax: "plain" };
+  const lane: LaneSettings = { policy: "dense", sinks: 0, recent: 0, kv: "f16" };
   if (policy === "window" || policy === "recompute" || policy === "sinks") {
     const size = /^(?:(\d{1,4})\+)?(\d{1,7})$/.exec(rest.shift() ?? "");
     if (size === null || (size[1] !== undefined) !== (policy === "sinks")) return null;
     [lane.policy, lane.sinks, lane.recent] = [policy, Number(size[1] ?? 0), Number(size[2])];
     if (lane.recent === 0) return null;
   } else if (policy !== "dense") return null;
-  for (const word of rest) {
-    const kv = STORAGES.find((known) => known === word);
-    if (kv !== undefined) lane.kv = kv;
-    else if (word === "stream" || word === "slot") lane.positions = word;
+  for (const [i, word] of rest.entries()) {
+    const [key, value] = word.split("=", 2);
+    const kv = STORAGES.find((known) => known === (value ?? key));
+    if (kv !== undefined && value === undefined) lane.kv = kv;
+    else if (kv !== undefined && key === "k") lane.kv_k = kv;
+    else if (kv !== undefined && key === "v") lane.kv_v = kv;
+    else if (word === "stream") lane.positions = word;
     else if (word === "softmax1") lane.softmax = "one";
-    else return null;
+    else if (word === "zero") lane.zero_sinks = true;
+    else if ((key === "group" || key === "tail") && value !== undefined) {
+      const [least, most] = RANGES[key];
+      const n = /^\d+$/.test(value) ? Number(value) : Number.NaN;
+      if (!(n >= least && n <= most)) return null;
+      if (n !== 32) lane[key] = n;
+    } else if (key === "text" && policy === "sinks") {
+      // It is the last one, colons and all.
+      const own = unescaped(rest.slice(i).join(":").slice("text=".length));
+      if (own === null || own === "") return null;
+      return { ...lane, sink_text: own };
+    } else if (word !== "slot") return null;
   }
   return lane;
 }
 
-export function formatLane({ policy, sinks, recent, kv, positions, softmax }: Lane): string {
+function unescaped(text: string): string | null {
+  try {
+    return String(JSON.parse(`"${text}"`));
+  } catch {
+    return null;
+  }
+}
+
+export function formatLane({ policy, sinks, recent, kv, ...other }: LaneSettings): string {
   const size = policy === "dense" ? [] : [policy === "sinks" ? `${sinks}+${recent}` : String(recent)];
   return [
     policy,
     ...size,
     ...(kv === "f16" ? [] : [kv]),
-    ...(positions === "slot" ? [] : [positions]),
-    ...(softmax === "plain" ? [] : ["softmax1"]),
+    ...(other.kv_k === undefined ? [] : [`k=${other.kv_k}`]),
+    ...(other.kv_v === undefined ? [] : [`v=${other.kv_v}`]),
+    ...((other.group ?? 32) === 32 ? [] : [`group=${other.group}`]),
+    ...((other.tail ?? 32) === 32 ? [] : [`tail=${other.tail}`]),
+    ...(other.positions === "stream" ? ["stream"] : []),
+    ...(other.softmax === "one" ? ["softmax1"] : []),
+    ...(other.zero_sinks === true ? ["zero"] : []),
+    ...(other.sink_text ? [`text=${JSON.stringify(other.sink_text).slice(1, -1)}`] : []),
   ].join(":");
 }
 

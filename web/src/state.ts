@@ -13,7 +13,6 @@ import type {
   Step,
 } from "../../crates/wasm/types";
 import type { Fault } from "./protocol.ts";
-import { EMPTY, push, type Series } from "./series.ts";
 import type { Settings } from "./settings.ts";
 import type { Card } from "./shelf.ts";
 import * as say from "./strings.en.ts";
@@ -30,6 +29,8 @@ export type Phase =
   /** The conversation is read again into an empty cache; no answer follows. */
   | "refilling"
   | "writing"
+  /** The model has another cache for a while: lanes are compared. */
+  | "comparing"
   /** The worker is gone; `fault` says why. */
   | "failed";
 
@@ -134,11 +135,6 @@ export interface State {
   speed: number | null;
   /** Arrival of the tokens that `speed` counts, milliseconds. */
   arrivals: readonly number[];
-  /** Stream position at which the first token left; null while all are kept. */
-  firstLeft: number | null;
-  /** Mean over heads, by layer, at the last token. */
-  layers: readonly number[];
-  series: { held: Series; attention: Series; bytes: Series; dense: Series };
 }
 
 /** `at`: milliseconds of one clock that does not jump. */
@@ -164,6 +160,8 @@ export type Action =
   | { kind: "resumed"; places: readonly ([number, number] | null)[]; cache: CacheState }
   /** The model is gone and comes back by itself. */
   | { kind: "recovering"; sentence: string }
+  /** The conversation's cache makes room for lanes. */
+  | { kind: "comparing" }
   | { kind: "found"; findings: Findings }
   | { kind: "cards"; cards: readonly Card[] }
   | { kind: "step"; step: Step; memory: number; at: number }
@@ -171,8 +169,6 @@ export type Action =
   | { kind: "failed"; fault: Fault }
   | { kind: "silent" }
   | { kind: "hint"; text: string };
-
-const NO_SERIES: State["series"] = { held: EMPTY, attention: EMPTY, bytes: EMPTY, dense: EMPTY };
 
 /** Seconds without a step after which the page says so. */
 export const SILENCE = 10;
@@ -207,9 +203,6 @@ export function initial(settings: Pick<Settings, "cache" | "send" | "complaints"
     returned: null,
     speed: null,
     arrivals: [],
-    firstLeft: null,
-    layers: [],
-    series: NO_SERIES,
   };
 }
 
@@ -221,6 +214,8 @@ export function reduce(state: State, action: Action): State {
       return { ...state, phase: "starting", hint: null, fault: null, load: null, retrying: null };
     case "recovering":
       return { ...state, phase: "starting", hint: action.sentence, fault: null, load: null, retrying: null };
+    case "comparing":
+      return { ...state, phase: "comparing", hint: null, silent: false, synced: false, speed: null };
     case "found":
       return { ...state, findings: action.findings };
     case "cards":
@@ -270,7 +265,7 @@ export function reduce(state: State, action: Action): State {
       return { ...state, turns: state.turns.slice(0, action.turns), synced: false, hint: null };
     case "opened": {
       const { turns, ...chat } = action.chat;
-      return { ...state, chat, turns, synced: false, hint: null, returned: null, firstLeft: null };
+      return { ...state, chat, turns, synced: false, hint: null, returned: null };
     }
     case "system":
       return { ...state, chat: { ...state.chat, system: action.text }, synced: false };
@@ -366,6 +361,8 @@ export function sentences(state: State): string[] {
         return [state.silent ? say.silent(SILENCE) : say.refilling];
       case "writing":
         return [state.silent ? say.silent(SILENCE) : say.writing];
+      case "comparing":
+        return [state.silent ? say.silent(SILENCE) : say.comparing];
       case "failed":
         return fault === null ? [] : [fault.message, ...(fault.remedy === null ? [] : [fault.remedy])];
     }
@@ -425,17 +422,14 @@ function progressed(load: Load | null, { bytes, total }: LoadProgress, at: numbe
 
 /** The state with a cache that has read nothing. */
 function emptied(state: State, cache: CacheState): State {
-  const empty: State = {
+  return {
     ...state,
+    cache,
     synced: false,
     speed: null,
     arrivals: [],
-    firstLeft: null,
-    layers: [],
-    series: NO_SERIES,
     turns: state.turns.map((turn) => ({ ...turn, place: null, ends: [] })),
   };
-  return filled(empty, cache, null, new Float32Array());
 }
 
 function proceeding(state: State, reread: boolean): State {
@@ -493,9 +487,7 @@ function stepped(state: State, step: Step, at: number): State {
         state.rereading ? say.rereading(done, total) : say.reading(done, total),
         ...(left === null || state.rereading ? [] : [say.leftWhileReading(...left)]),
       ].join(" ");
-      // Without sinks there is no mass on them to show; the first slots are reported from the first token on.
-      const mass = step.cache.sinks > 0 ? step.sink_mass : new Float32Array();
-      return filled(replaced(state, { ...last, left, note }), step.cache, step.evicted, mass);
+      return { ...replaced(state, { ...last, left, note }), cache: step.cache };
     }
     case "token": {
       const { stream } = step.cache;
@@ -512,9 +504,8 @@ function stepped(state: State, step: Step, at: number): State {
       const arrivals = [...state.arrivals.filter((then) => at - then < SPEED_WINDOW), at];
       const took = at - (arrivals[0] ?? at);
       const speed = took > 0 ? ((arrivals.length - 1) * 1000) / took : state.speed;
-      const mass = step.cache.sinks > 0 ? step.sink_mass : step.first_mass;
       const next = last.place === null ? placed(state, stream - 1) : state;
-      return filled({ ...replaced(next, answer), arrivals, speed, rereading: false }, step.cache, step.evicted, mass);
+      return { ...replaced(next, answer), arrivals, speed, rereading: false, cache: step.cache };
     }
     case "end": {
       const open = step.reason !== "end";
@@ -536,13 +527,12 @@ function placed(state: State, to: number): State {
 
 function reread(state: State, step: Step): State {
   if (step.kind === "end") return { ...state, phase: "ready", rereading: false };
-  const mass = step.cache.sinks > 0 ? step.sink_mass : new Float32Array();
-  return filled(state, step.cache, step.evicted, mass);
+  return { ...state, cache: step.cache };
 }
 
 /** A device may be lost once, by sleep or an update; one that fails again is not asked a third time. */
 function demoted({ phase, place, gpuFaults }: State): Pick<State, "place" | "gpuFaults"> {
-  if (phase !== "writing" || place?.backend !== "webgpu") return { place, gpuFaults };
+  if ((phase !== "writing" && phase !== "comparing") || place?.backend !== "webgpu") return { place, gpuFaults };
   if (gpuFaults === 0) return { place, gpuFaults: 1 };
   const why = say.gpuBroke(place.adapter ?? say.UNKNOWN);
   return { place: { backend: "cpu", adapter: null, software: false, offers: null, why }, gpuFaults: 0 };
@@ -564,39 +554,4 @@ function noted(state: State, ending: (tokens: number) => string): State {
 function span(a: [number, number] | null, b: [number, number] | null): [number, number] | null {
   if (a === null || b === null) return a ?? b;
   return [Math.min(a[0], b[0]), Math.max(a[1], b[1])];
-}
-
-/** `mass`: attention `[layers * n_heads]`, layer by layer; empty where none was measured. */
-function filled(
-  state: State,
-  cache: CacheState,
-  evicted: [number, number] | null,
-  mass: Float32Array,
-): State {
-  const { series } = state;
-  const at = cache.stream;
-  const layers = mass.length === 0 ? state.layers : byLayer(mass, state.model?.n_heads ?? 1);
-  return {
-    ...state,
-    cache,
-    layers,
-    // Each token of a piece pushed at most one out, so the first to leave did so this many tokens ago.
-    firstLeft: state.firstLeft ?? (evicted === null ? null : at - (evicted[1] - evicted[0]) + 1),
-    series: {
-      held: push(series.held, at, cache.held),
-      attention: mass.length === 0 ? series.attention : push(series.attention, at, average(mass)),
-      bytes: push(series.bytes, at, cache.bytes),
-      dense: push(series.dense, at, cache.dense_bytes),
-    },
-  };
-}
-
-function byLayer(mass: Float32Array, heads: number): number[] {
-  const layers: number[] = [];
-  for (let i = 0; i < mass.length; i += heads) layers.push(average(mass.subarray(i, i + heads)));
-  return layers;
-}
-
-function average(values: Float32Array): number {
-  return values.reduce((sum, v) => sum + v, 0) / values.length;
 }

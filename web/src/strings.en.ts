@@ -1,6 +1,7 @@
 // Every word that the page says, in English. Numbers are put in here and nowhere else.
 
-import type { Backend, Policy, Storage } from "../../crates/wasm/types";
+import type { RecordedEntry } from "../../crates/wasm/run";
+import type { Backend, LaneSettings, Policy, Storage } from "../../crates/wasm/types";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -10,6 +11,9 @@ const share = new Intl.NumberFormat("en", { style: "percent", maximumFractionDig
 export const UNKNOWN = "–";
 
 export const count = (n: number): string => whole.format(n);
+const SMALL = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight"];
+/** In words where it is small. */
+const number = (n: number): string => SMALL[n] ?? count(n);
 export const percent = (part: number): string => share.format(part);
 /** Decimal megabytes, as disks and downloads count them. */
 export const megabytes = (bytes: number): string => `${tenths.format(bytes / 1e6)} MB`;
@@ -23,6 +27,7 @@ function duration(seconds: number): string {
 // The page's frame.
 
 export const skipToChat = "To the chat";
+export const skipToCompare = "To the comparison";
 export const skipToFigures = "To the figures";
 export const skipToAnswer = "To the answer";
 export const name = "Sinkstream";
@@ -132,6 +137,7 @@ export const loading = (quarter: number): string =>
 export const ready = (where: string): string => `Ready. The model runs on ${where}.`;
 export const writing = "Writing an answer.";
 export const refilling = "Reading the conversation again.";
+export const comparing = "The model runs the lanes of the comparison.";
 export const cancelled = "The download was cancelled. What came is kept; loading goes on from there.";
 export const loadFirst = "The model is not here yet. Your message stays in the box.";
 export const loadAndSend = "Load it and send";
@@ -156,6 +162,7 @@ export const refilled = {
   loaded: "Refilled from the text: the model was loaded again.",
   opened: "Refilled from the text: you opened this chat.",
   changed: "Refilled from the text: the conversation was changed.",
+  compared: "Refilled from the text: lanes were compared meanwhile.",
 };
 export const refilledAt = (tokens: number): string => `Refilled from the text at token ${count(tokens)}.`;
 export const rereading = (done: number, total: number): string =>
@@ -207,6 +214,8 @@ export const stepFailed = (message: string): string =>
 export const cacheRefused = (message: string): string =>
   `The cache that the settings ask for cannot be: ${asSentence(message)}`;
 export const cacheRemedy = "Change the settings, then load the model again.";
+export const comparisonFailed = (message: string): string =>
+  `The comparison broke off: ${asSentence(message)} What was read stays.`;
 export const network = (url: string, message: string): string =>
   `The model could not be fetched from ${url} (${message}).`;
 export const networkRemedy = "Check the connection, then retry.";
@@ -370,6 +379,7 @@ export const keyList: [string, string][] = [
   ["Enter", "send the message"],
   ["Shift + Enter", "a new line"],
   ["Esc", "close what is open, else stop the answer"],
+  ["Space, ←, →", "on the player: play or pause, one token back or on"],
   ["?", "this help, outside of a text field"],
 ];
 export const copyReport = "Copy the self-test's result";
@@ -379,17 +389,222 @@ export const noReport = "The self-test runs when a model is loaded.";
 
 // Compare.
 
-export const compareHeading = "The same text, several caches";
-export const compareIntro =
-  "Up to four lanes read the same text at the same pace, each with a cache of its own. They are not built yet; this is what each will show.";
-export const lanes: [name: "window" | "sinks" | "dense" | "recompute", label: string, what: string][] = [
-  ["window", "Window", "keeps the last tokens only, and breaks when the first word leaves"],
-  ["sinks", "Sinks", "keeps the first four tokens too, and goes on"],
-  ["dense", "Everything", "keeps all, and grows with every token"],
-  ["recompute", "Recompute", "reads the last tokens again at every step: right, and slow"],
-];
-export const honest =
+export const acts = {
+  sinks: "Take the sinks away",
+  start: "Run it",
+  pause: "Pause",
+  on: "Go on",
+  again: "Again",
+};
+export const whatHappened = "What happened?";
+export function happened(mass: number | null, ago: number | null, sinks: number): string {
+  const part = mass === null ? "a large part" : percent(mass);
+  const first = `${sinks === 1 ? "the very first token" : `the first ${number(sinks)} tokens`}`;
+  const lost =
+    ago === null
+      ? "The window lane still has all of its tokens; it will lose these first."
+      : `The window lane lost them ${count(ago)} tokens ago; the sinks lane kept them, and gave up as many recent tokens instead.`;
+  return (
+    `The model sends ${part} of its attention to ${first}, whatever they say, because attention must add up to one ` +
+    `and has to go somewhere. We call those tokens sinks. ${lost}`
+  );
+}
+export const recordedBadge = (by: string, date: string, commit: string, only: boolean): string =>
+  `Recorded run · made by ${by} on ${date}, ${commit.slice(0, 7)}. ` +
+  (only ? "It is there as a recording only." : "Load the model to run it here.");
+export const liveBadge = (place: string, perSecond: number | null): string =>
+  `Live · running on ${place}${perSecond === null ? "" : `, ${rate(perSecond)}`}.`;
+export const honestNow =
   "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.";
+
+export const player = "Player";
+export const play = "Play";
+export const pause = "Pause";
+export const stepBack = "Back one token";
+export const stepOn = "On one token";
+export const position = "Position in the run";
+export const pace = "Pace";
+export const paces = { slow: "Slow", reading: "Reading pace", fast: "Fast", rush: "Very fast" };
+export const tokensOf = (at: number, of: number | null): string =>
+  of === null ? (at === 1 ? "1 token" : `${count(at)} tokens`) : `${count(at)} of ${count(of)} tokens`;
+
+export const textOf = (lane: string): string => `Text of ${lane}`;
+export const moreLanes = (lanes: number): string => (lanes === 1 ? "Show 1 more lane" : `Show ${lanes} more lanes`);
+export const numbersOnly = "This run carries numbers only: its text is not ours to give out.";
+/** What was asked, without the marks of a chat's turns. */
+export const question = (prompt: string): string => /<\|im_start\|>user\n(.*?)<\|im_end\|>/s.exec(prompt)?.[1] ?? prompt;
+export const leftHere = "first word left here";
+export const leftHereKept = "first word left here, sinks stay";
+export const willLeave = (tokens: number): string =>
+  tokens > 0 ? `The first word leaves in ${tokens === 1 ? "1 token" : `${count(tokens)} tokens`}.` : "";
+export const nextWord = (text: string): string => `Sure of the word after that, “${text.trim() === "" ? "↵" : text.trim()}”:`;
+const precise = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 1 });
+export const sure = (p: number): string => (p >= 0.01 ? percent(p) : precise.format(p));
+export const laneFacts = {
+  perplexity: (tokens: number): string => `Perplexity (${count(tokens)})`,
+  surprise: "Own surprise",
+  memory: "Memory",
+  time: "Time a token",
+};
+const threeDigits = new Intl.NumberFormat("en", { minimumSignificantDigits: 3, maximumSignificantDigits: 3 });
+export const perplexity = (value: number): string => (value < 1000 ? threeDigits.format(value) : count(value));
+export const natsOf = (value: number): string => `${inNats(value)} nats`;
+export const milliseconds = (ms: number): string => `${tenths.format(ms)} ms`;
+export function health(
+  kind: "steady" | "repeating" | "losing",
+  since: number,
+  leftAgo: number | null,
+  { sinks, behind, ended }: { sinks: boolean; behind: number; ended: boolean },
+): string {
+  const how = {
+    steady: "● steady",
+    repeating: `▲ repeating itself since token ${count(since)}`,
+    losing: `▲ losing the thread since token ${count(since)}`,
+  }[kind];
+  const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${tokensOf(leftAgo, null)} ago`;
+  return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? ["has ended"] : [])].join(" · ");
+}
+export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} tokens again`;
+
+export const ownSummary = "Another text, and runs as files";
+export const ownText = "Your own text";
+export const ownTextHint = "It never leaves this tab. You can also drop a text file anywhere on the page.";
+export const whatLanesDo = "What the lanes do";
+export const modes = { forced: "All lanes read it", free: "Each lane answers it" };
+export const useText = "Use this text";
+export const saveRun = "Save this run";
+export const openRun = "Open a run";
+export const nothingToSave = "There is no run to save yet.";
+export const noText = "There is no text to read: write or drop one, then start again.";
+export const noLanes = "There is no lane to run.";
+export const lanesNeedModel = "These lanes have no recorded run: load the model to run them here.";
+export const textNeedsModel = "Only the model can read your text: load it, then press the button.";
+export const againNeedsModel = "Reading again takes the model: load it, then press the button.";
+export const modelBusy = "The model is busy with the conversation: wait for it, or stop it, then press again.";
+export const noRun = (file: string): string => `The recorded run ${file} is not here.`;
+export const leaveFirst = "A comparison is running: it was ended, and the conversation is read again.";
+
+// Experiments.
+
+export const experimentsMenu = "Experiments";
+export const experimentsIntro =
+  "Each is a link: send it to somebody, and they see the same. They play a recording, and run live once the model is here.";
+export const firstStory = "The first story";
+export const firstStoryWhat = "Two lanes write the same story, until one loses its first word.";
+export const lookAt = (what: string): string => `Look at ${what}`;
+export const paper = "In the paper";
+export const oursHere = "Here";
+/** Perplexities of a recorded run, by range. */
+export function ours({ lanes }: RecordedEntry): string[] {
+  const ranges = lanes[0]?.summary ?? [];
+  return ranges.flatMap(({ from, to }, k) => {
+    // The first is of all; the others say what the run is about.
+    if (k === 0 && ranges.length > 1) return [];
+    const values = lanes.flatMap(({ name: lane, summary }) => {
+      const value = summary[k]?.perplexity ?? null;
+      return value === null ? [] : [`${lane} ${perplexity(value)}`];
+    });
+    return values.length === 0 ? [] : [`${values.join(", ")} (perplexity, tokens ${count(from)} to ${count(to)})`];
+  });
+}
+
+/** By name, in the order of the menu. */
+export const experiments = {
+  "take-sinks-away": {
+    title: "Take the sinks away",
+    what: "The window lane forgets its first word at the dashed mark and soon predicts far worse; the sinks lane does not.",
+    why: "Most heads in the upper layers had parked their attention on that word, and now they must spread it over words that mean something.",
+    look: "the cost figure: it is flat until the mark, then one line bends.",
+    paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
+  },
+  hero: {
+    title: "One word decides",
+    what: "The same story with a cache of 256: at the dashed mark the first word leaves, and the very next word is told from “Hour after” alone by a lane that has kept its sinks.",
+    why: "Both lanes have just read “Hour after”, and both have read that pair before. One of them can no longer use it: its attention has lost the place where it rests when there is nothing to look for.",
+    look: "the bars under the lanes, just behind the mark: how sure each was of that word.",
+    paper: "The jump at the first eviction is figure 3 of StreamingLLM; it shows perplexity, not one word.",
+  },
+  "how-many": {
+    title: "One sink or eight",
+    what: "One kept word works about as well as eight.",
+    why: "This model puts its weight on the very first token alone; models trained without a fixed first token share it out, which is why the paper keeps four.",
+    look: "the lines of the sinks lanes, which you can hardly tell apart.",
+    paper: "Llama-2-7B: 11.88 with one sink, 9.59 with four, 9.54 with eight.",
+  },
+  newlines: {
+    title: "Four newlines as sinks",
+    what: "Four line breaks stand before the story and are kept as sinks; it works.",
+    why: "The place matters, not the word: the first tokens are seen by all later ones, so they are a safe spot to leave attention.",
+    look: "the attention map, dark over four empty lines.",
+    paper: "Llama-2-13B: 5.60 with line breaks, 5.40 with the text's own first tokens.",
+  },
+  softmax1: {
+    title: "A softmax that may say nothing",
+    what: "One is added to the softmax's denominator, so heads may attend to nothing; the window lane wins back much of its loss, though the model was never trained for this.",
+    why: "A sink is the model's way of doing nothing; give it another way and it misses the sink less.",
+    look: "the gap between the window lane with and without it.",
+    paper: "160M parameters trained so from scratch: 29,214 with no kept token, 19.90 with one.",
+  },
+  "stream-positions": {
+    title: "Original positions",
+    what: "Almost nothing happens for a long time.",
+    why: "Only the distance to the sinks differs: here it grows with the stream, with slot positions it stays at the cache's length.",
+    look: "the two sinks lines, which lie on each other.",
+    paper: "Positions inside the cache are what lets it run to 4 million tokens.",
+  },
+  "two-bits": {
+    title: "A two-bit cache",
+    what: "With eight and four bits for each number nothing is lost; with two, four levels in all, a little is.",
+    why: "Scales are taken along channels for keys and along tokens for values, where the numbers are alike; sinks and the newest tokens stay exact.",
+    look: "the cells, which shrink from lane to lane, and at the cost, which rises in the last one only.",
+    paper: "KIVI, Llama-2-13B, CoQA: 66.4 at 16 bits, 66.2 at 2.",
+  },
+  tiny: {
+    title: "A window smaller than a sentence",
+    what: "With sixteen tokens the window lane is lost at once, and four sinks with twelve words still hold.",
+    why: "With so few words to lean on, losing the resting place is everything.",
+    look: "the tints of the two texts, then at the numbers: this is the collapse of the paper's headline.",
+    paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
+  },
+  "past-8192": {
+    title: "Past the trained length",
+    what: "Keeping everything is best for ten thousand tokens, then it turns bad. This is a recording only: it takes an hour, and the book is not ours to give out.",
+    why: "The model has never seen positions past 8,192 and slowly loses its sense of place.",
+    look: "the dense line: nothing at the mark, level with sinks some two thousand tokens later, worse after.",
+    paper: "Keeping everything fails past the trained length.",
+  },
+  "wrong-axis": {
+    title: "Scales the wrong way round",
+    what: "The same two bits, grouped along the other axis, ruin the text. This is a recording only: no cache of this page packs so.",
+    why: "A few key channels are always large, and a scale shared across channels rounds all the small ones to nothing.",
+    look: "the loss of the two packed lanes, which take the same memory.",
+    paper: "KIVI, Llama-2-7B, CoQA: 59.1 the right way, 1.3 the wrong way, 63.9 at 16 bits.",
+  },
+};
+
+// Recorded runs.
+
+export const notARun = (file: string, why: string): string => `${file} cannot be played: ${why}.`;
+export const noRunFormat = "it does not say “sinkstream-run”";
+export const newerRun = (version: unknown, known: number): string =>
+  `it has version ${String(version)}, and this page knows ${known}`;
+export const wrongPlace = (place: string): string => `“${place}” is missing or is not as it must be`;
+
+/** A lane by its settings, as the program's tables name it: "window 128", "sinks 4+124 int4". */
+export function laneName({ policy, sinks, recent, kv, ...other }: LaneSettings): string {
+  const size = { dense: "", window: ` ${recent}`, recompute: ` ${recent}`, sinks: ` ${sinks}+${recent}` }[policy];
+  const [keys, values] = [other.kv_k ?? kv, other.kv_v ?? kv];
+  return [
+    `${policy}${size}`,
+    ...(keys !== values ? [`K ${keys} V ${values}`] : keys === "f16" ? [] : [keys]),
+    ...((other.group ?? 32) === 32 ? [] : [`group ${other.group}`]),
+    ...((other.tail ?? 32) === 32 ? [] : [`tail ${other.tail}`]),
+    ...(other.positions === "stream" ? ["stream"] : []),
+    ...(other.softmax === "one" ? ["softmax1"] : []),
+    ...(other.zero_sinks === true ? ["zero sinks"] : []),
+    ...(other.sink_text ? [`text ${JSON.stringify(other.sink_text)}`] : []),
+  ].join(" ");
+}
 
 // Numbers beside the conversation.
 
@@ -406,65 +621,321 @@ export const runs = (backend: Backend, adapter: string | null): string =>
 
 // Figures.
 
-export const streamAxis = "stream position (tokens)";
-export const firstLeft = "first word left";
+const hundredths = new Intl.NumberFormat("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const upToHundredths = new Intl.NumberFormat("en", { maximumFractionDigits: 2 });
+const shareTenths = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
 
-export const occupancy = {
-  title: "What is in the cache now",
+const minus = (text: string): string => text.replace("-", "\u2212");
+const inNats = (value: number): string => minus(hundredths.format(value));
+const inMs = (ms: number): string => `${tenths.format(ms)} ms`;
+const inBytes = (bytes: number): string => `${count(bytes)} ${bytes === 1 ? "byte" : "bytes"}`;
+/** A share so small that whole percents would say nothing of it. */
+const smallShare = (part: number): string => (part < 0.1 ? shareTenths : share).format(part);
+/** A token in quotes, so that spaces and line breaks in it can be told. */
+const quoted = (token: string): string => `“${token.replaceAll("\n", "⏎")}”`;
+
+function list(parts: readonly string[]): string {
+  return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts.at(-1) ?? ""}`;
+}
+
+export const axisNumber = (value: number): string => minus(upToHundredths.format(value));
+export const shareTick = (value: number): string => (value === 0 || value >= 0.01 ? String(value) : `${value * 100}%`);
+export const tokensAxis = "tokens";
+export const nats = "nats";
+export const linear = "Linear";
+export const log = "Log";
+export const linearAxis = "Linear axis";
+export const logAxis = "Log axis";
+export const noToken = "No token has been read yet.";
+export const ofLane = (lane: string): string => `${lane}: `;
+export const showLane = (lane: string): string => `Show the lane ${lane}`;
+export const trainedLength = (tokens: number): string => `trained length, ${count(tokens)}`;
+export const marks = {
+  first_left: "first word left",
+  trained: "trained length",
+  setting: "you changed a setting",
+  refilled: "refilled from the text",
+  repeating: "▲ repeating itself",
+  losing: "▲ losing the thread",
+};
+export const binned = (from: number, width: number): string =>
+  `From row ${from} on, losses are not known one by one: each is the mean over ${width} positions.`;
+
+/** When the first word left each lane. */
+export function leftSentence(lanes: readonly { name: string; at: number }[]): string {
+  const [first] = lanes;
+  if (first === undefined) return "No word has left yet.";
+  if (lanes.every(({ at }) => at === first.at)) return `The first word left at token ${count(first.at)}.`;
+  return `The first word left ${list(lanes.map(({ name: lane, at }) => `the ${lane} lane at token ${count(at)}`))}.`;
+}
+
+interface Reading {
+  name: string;
+  /** Loss on that token alone; null where it is not known. */
+  own: number | null;
+  /** What the curve says there. */
+  value: number | null;
+}
+
+export const cost = {
+  option: "Extra cost",
+  title: "Extra cost since the first word left",
   caption:
-    "Top: the whole stream; only the filled parts are still seen. Below: slots in use, which stop growing when the cache is full.",
-  axis: "slots",
-  capacity: "capacity",
-  held: "in use",
-  sinks: "sinks",
-  recent: "recent",
-  kept: "kept",
-  gone: "left the cache",
-  empty: "The cache is empty.",
-  words(held: number, capacity: number, sinks: number, stream: number): string {
-    const kept =
-      sinks > 0
-        ? `the first ${count(sinks)} tokens (sinks) and the last ${count(held - sinks)}`
-        : `the last ${count(held)} tokens`;
-    const left = stream - held;
-    return (
-      `${count(held)} of ${count(capacity)} slots are in use. The stream is ${count(stream)} tokens long. ` +
-      (left > 0 ? `Kept are ${kept}; ${count(left)} have left.` : "Every token is still in the cache.")
+    "All lanes read the same text. Zero means as good as keeping everything. Watch which line bends at the dashed mark.",
+  words(tokens: number, reference: string, lanes: readonly { name: string; nats: number }[]): string {
+    const costs = lanes.map(({ name: lane, nats: value }, i) =>
+      i === 0 ? `the ${lane} lane has cost ${inNats(value)} nats more than ${reference}` : `the ${lane} lane ${inNats(value)}`,
     );
+    return `After ${count(tokens)} tokens ${costs.length === 0 ? "there is nothing to compare" : list(costs)}.`;
+  },
+  reading(at: number, token: string | null, lanes: readonly Reading[], isCost: boolean, roll: number): string {
+    const parts = lanes.map(({ name: lane, own, value }) => {
+      const curve = value === null ? null : isCost ? `extra cost ${inNats(value)}` : `mean of ${count(roll)} ${inNats(value)}`;
+      return `${lane} ${[own === null ? null : `${inNats(own)} nats`, curve].filter((n) => n !== null).join(", ")}`;
+    });
+    const where = `token ${count(at)}${token === null ? "" : `, ${quoted(token)}`}`;
+    return parts.length === 0 ? `${where}: nothing is known` : `${where}: ${parts.join("; ")}`;
+  },
+};
+
+export const loss = {
+  option: "Loss",
+  title: (roll: number): string => `Loss of each lane (mean of the last ${count(roll)} tokens)`,
+  caption:
+    "Lower is better; one nat is a factor of 2.7 in probability. The lines lie on each other until the mark.",
+  freeTitle: "Surprise at its own words",
+  freeCaption: "Falls when a lane repeats itself; not a measure of quality.",
+  roll: (tokens: number): string => `Mean of the last ${count(tokens)} tokens`,
+  words(tokens: number, roll: number, lanes: readonly { name: string; nats: number }[], forced: boolean): string {
+    if (lanes.length === 0) return noToken;
+    const what = forced ? "lost" : "was surprised by";
+    const parts = lanes.map(({ name: lane, nats: value }) => `${lane} ${inNats(value)}`);
+    return `Over the last ${count(Math.min(roll, tokens))} of ${count(tokens)} tokens each lane ${what}, in nats a token: ${list(parts)}.`;
+  },
+};
+
+export const cache = {
+  title: "What is in the cache now",
+  caption: (packed: boolean, sinks: boolean): string =>
+    [
+      `Each cell is one token in reading order${packed ? "; its height is the memory it takes" : ""}.`,
+      ...(sinks ? ["Ringed cells never leave."] : []),
+      "Below: slots in use over the stream.",
+    ].join(" "),
+  inUse: "in use",
+  kinds: {
+    sink: "sink",
+    packed: "packed",
+    tail: "tail, exact",
+    exact: "recent",
+    masked: "left, its group is not",
+    evicted: "just left",
+    empty: "empty",
+  },
+  packedAs: (kv: string): string => `packed ${kv}`,
+  slot(slot: number, capacity: number, token: string | null, position: number | null, kind: string, bytes: number | null): string {
+    return [
+      `slot ${count(slot)} of ${count(capacity)}`,
+      ...(token === null ? [] : [quoted(token)]),
+      position === null ? "not of the stream" : `stream ${count(position)}`,
+      kind,
+      ...(bytes === null ? [] : [`${inBytes(bytes)} in all layers`]),
+    ].join(", ");
+  },
+  emptySlot: (slot: number, capacity: number): string => `slot ${count(slot)} of ${count(capacity)}, empty`,
+  leftSlot: (position: number, masked: boolean): string =>
+    masked ? `stream ${count(position)}, has left; its group has not` : `stream ${count(position)}, has just left`,
+  several: (first: string, last: string): string => `from ${first}; to ${last}`,
+  none: "The cache is empty.",
+  words(now: {
+    held: number;
+    capacity: number;
+    sinks: number;
+    packed: number;
+    as: string;
+    exact: number;
+    came: number;
+    left: readonly [number, number] | null;
+    bytes: number;
+  }): string {
+    const parts = [
+      ...(now.sinks > 0 ? [`${count(now.sinks)} ${now.sinks === 1 ? "sink" : "sinks"}`] : []),
+      ...(now.packed > 0 ? [`${count(now.packed)} packed in ${now.as}`] : []),
+      ...(now.exact > 0 ? [`${count(now.exact)} exact`] : []),
+    ];
+    const moved =
+      now.left === null
+        ? `token ${count(now.came)} came, none left`
+        : now.left[1] - now.left[0] === 1
+          ? `token ${count(now.came)} came, token ${count(now.left[0])} left`
+          : `token ${count(now.came)} came, tokens ${count(now.left[0])} to ${count(now.left[1] - 1)} left`;
+    return `${count(now.held)} of ${count(now.capacity)} slots: ${parts.join(", ")}; ${moved}; ${megabytes(now.bytes)}.`;
   },
 };
 
 export const attention = {
   title: (onSinks: boolean): string =>
-    onSinks ? "Attention on the sinks, by layer" : "Attention on the first four slots, by layer",
+    onSinks ? "Attention on the sinks, by layer and head" : "Attention on the first slots, by layer and head",
   caption:
-    "Top: the share of attention each layer gave at the last token, mean of its heads. Below: the mean of all layers over the stream.",
-  axis: "share",
-  layers: "layer",
-  empty: "No token has been read yet.",
-  words(onSinks: boolean, mean: number, least: [number, number], most: [number, number]): string {
-    const target = onSinks ? "the sinks" : "the first four slots";
+    "Dark cells look at the first words. The first two layers read the text; most later heads lean on the sinks. Open a cell to see where that head looks.",
+  headCaption: "Each bar is one slot, in reading order; ringed ones are sinks. The bars add up to one.",
+  layer: "layer",
+  head: "head",
+  overTime: "mean of all heads, over the stream",
+  back: "Back to the mean",
+  looks: (layer: number, head: number, lane: string | null): string =>
+    `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
+  waiting: "It is asked for and comes with the next token.",
+  notRecorded: "A recorded run has no attention of single heads: run it live.",
+  slotAxis: (slots: number, each: number, sinks: number): string =>
+    `${sinks > 0 ? "◂ sinks · " : ""}${count(slots)} slots${each > 1 ? `, ${each} a bar` : ""}`,
+  cell: (lane: string | null, layer: number, head: number, value: number | null): string =>
+    `${lane === null ? "" : `${lane}, `}layer ${layer}, head ${head}: ${value === null ? "not known" : smallShare(value)}`,
+  words(
+    lane: string | null,
+    sinks: number | null,
+    mean: number,
+    least: readonly [number, number],
+    most: readonly [number, number],
+  ): string {
+    const of = lane === null ? "" : `In the ${lane} lane, `;
+    const target = sinks === null ? "the first four slots" : sinks === 1 ? "the one sink" : `the ${count(sinks)} sinks`;
+    const begin = lane === null ? "On average " : "on average ";
     return (
-      `At the last token ${percent(mean)} of the attention went to ${target}, as the mean of all layers: ` +
-      `from ${percent(least[1])} in layer ${least[0]} to ${percent(most[1])} in layer ${most[0]}.`
+      `${of}${begin}${smallShare(mean)} of attention goes to ${target}; by layer from ` +
+      `${smallShare(least[1])} (layer ${least[0]}) to ${smallShare(most[1])} (layer ${most[0]}).`
     );
+  },
+  headWords(
+    layer: number,
+    head: number,
+    onFirst: number,
+    most: { slot: number; token: string | null; share: number } | null,
+  ): string {
+    const other =
+      most === null
+        ? ""
+        : ` Of the rest it looks most at slot ${count(most.slot)}${most.token === null ? "" : `, ${quoted(most.token)}`}: ${smallShare(most.share)}.`;
+    return `Layer ${layer}, head ${head} gives ${smallShare(onFirst)} to the first slots.${other}`;
   },
 };
 
 export const memory = {
   title: "Memory of the cache",
-  caption: (policy: Policy): string =>
-    policy === "dense"
+  caption: (dense: boolean): string =>
+    dense
       ? "This cache keeps everything, and takes twice the room whenever it is full."
-      : "The cache takes its room once and keeps it. Keeping everything would grow with every token, for ever.",
+      : "Keeping everything grows for ever: an hour at 20 tokens a second would need 1.66 GB. The cache is the flat part.",
   axis: "MB",
-  cache: "this cache",
-  dense: "everything kept, f16",
+  cache: "cache",
+  everything: "all kept",
+  window: "in f16",
+  floats: "recent tokens",
+  parts: { sinks: "sinks", codes: "codes", scales: "scales", tail: "tail", slack: "slack" },
+  saved: (bytes: number, part: number): string => `Saved so far: ${megabytes(bytes)} (${percent(part)})`,
+  nothingSaved: "Saved so far: nothing yet",
+  arrow: (bytes: number): string => `↗ ${megabytes(bytes)}`,
   empty: "The cache is not built yet.",
-  words(bytes: number, dense: number, stream: number): string {
+  words(bytes: number, dense: number, tokens: number, parts: readonly { name: string; bytes: number }[]): string {
+    const by = list(parts.map(({ name: part, bytes: of }) => `${part} ${count(of)}`));
+    const saved = dense > bytes ? ` That is ${megabytes(dense - bytes)} (${percent((dense - bytes) / dense)}) saved.` : "";
     return (
-      `The cache takes ${megabytes(bytes)}, ${count(bytes)} bytes. ` +
-      `Keeping all ${count(stream)} tokens in f16 would take ${megabytes(dense)}.`
+      `The cache takes ${megabytes(bytes)}, ${inBytes(bytes)}: ${by}. ` +
+      `Keeping all ${count(tokens)} tokens in f16 would take ${megabytes(dense)}.${saved}`
     );
+  },
+  reading: (at: number, bytes: number | null, dense: number | null): string =>
+    `token ${count(at)}: the cache ${bytes === null ? UNKNOWN : megabytes(bytes)}, everything ${dense === null ? UNKNOWN : megabytes(dense)}`,
+};
+
+export const time = {
+  title: "Time for one token",
+  caption: (recompute: boolean): string =>
+    `It must not creep up with the length of the stream.${recompute ? " Recompute pays for its window again at every token." : ""}`,
+  axis: "ms",
+  empty: "No token has been timed yet.",
+  words: (lanes: readonly { name: string; now: number; start: number }[]): string =>
+    lanes
+      .map(
+        ({ name: lane, now, start }) =>
+          `${lane}: ${inMs(now)} now, ${inMs(start)} at the start, ${hundredths.format(now / start)} times that.`,
+      )
+      .join(" "),
+  reading: (at: number, lanes: readonly { name: string; ms: number }[]): string =>
+    `token ${count(at)}: ${lanes.length === 0 ? "not timed" : lanes.map(({ name: lane, ms }) => `${lane} ${inMs(ms)}`).join("; ")}`,
+};
+
+export const knows = {
+  title: "What it still knows",
+  caption: "Grey struck-through text has left the cache. Ringed words are the sinks. Ask about the grey part and see.",
+  laneCaption: "Grey struck-through text has left the cache. Ringed words are the sinks.",
+  kinds: { sinks: "sinks", left: "left", kept: "kept" },
+  headings: { sinks: "Sinks, kept for ever", left: "Left the cache", kept: "Still in the cache" },
+  earlier: "… ",
+  gap: " […] ",
+  words(tokens: number, parts: readonly { kind: "sinks" | "left" | "kept"; from: number; to: number }[]): string {
+    const says = parts.map(({ kind, from, to }) => {
+      const which = to - from === 1 ? `token ${count(from)}` : `tokens ${count(from)} to ${count(to - 1)}`;
+      return `${which} ${{ sinks: "are sinks", left: "have left", kept: "are kept" }[kind]}`;
+    });
+    return `Of ${count(tokens)} tokens, ${list(says)}.`;
+  },
+};
+
+export const exercise = {
+  heading: "The forgotten fact",
+  intro:
+    "Tell the model something, talk until it has left the cache, and ask. The small model sometimes misses a fact that it still has.",
+  plant: "Plant: “The password is heron.”",
+  talk: "Talk past it",
+  ask: "Ask",
+  messages: {
+    plant: "Remember this: the password is heron. Just say yes.",
+    talk: "Tell me a long story about a lighthouse keeper.",
+    goOn: "Go on with the story.",
+    ask: "What is the password?",
+  },
+  answer: /heron/i,
+  planted: "Planted. Now talk past it, or ask at once.",
+  toGo: (tokens: number): string => `${count(tokens)} tokens until it has left the cache.`,
+  hasLeft: "It has left the cache. Ask.",
+  pinned: "It lies among the sinks and will never leave. Ask.",
+  notNow: "The chat cannot take a message now: load the model, or wait for the answer's end.",
+  stopped: "Stopped.",
+  table: "What came of it",
+  columns: ["Cache", "Tokens since", "Still in the cache", "Answer", "Knew it"],
+  yes: "yes",
+  no: "no",
+};
+
+/** What stands around every figure. */
+export const frame = {
+  tools: (figure: string): string => `Tools of “${figure}”`,
+  lead: "Make it the lead figure",
+  table: "Show it as a table",
+  picture: "Show it as a picture",
+  menu: "Save or copy",
+  svg: "Save as SVG",
+  png: "Save as PNG",
+  csv: "Save as CSV",
+  link: "Copy a link to this",
+  text: "Copy as text",
+  last: (tokens: number): string => `Curves: last ${count(tokens)} tokens only`,
+  sampled: (shown: number, all: number): string =>
+    `${count(shown)} of ${count(all)} rows, evenly apart; all of them are in the CSV.`,
+  settings(
+    run: string | null,
+    modelName: string | null,
+    lanes: readonly string[],
+    tokens: number,
+    made: { by: string; commit: string; date: string } | null,
+  ): string {
+    return [
+      ...(run === null ? [] : [run]),
+      ...(modelName === null ? [] : [modelName]),
+      `${count(tokens)} tokens`,
+      lanes.join(" · "),
+      made === null ? "made in the browser by Sinkstream" : `made by ${made.by} on ${made.date}, commit ${made.commit}`,
+    ].join("; ");
   },
 };

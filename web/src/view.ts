@@ -1,10 +1,9 @@
 // The page's elements, and how each follows from the state. Nothing here decides anything.
 
+import { CompareView, type CompareWishes } from "./compare.ts";
+import type { Comparison } from "./comparison.ts";
 import { button, el, keys, setText } from "./dom.ts";
-import { attention } from "./figures/attention.ts";
-import { memory } from "./figures/memory.ts";
-import { occupancy } from "./figures/occupancy.ts";
-import { type Box, type Figure, markup } from "./figures/shapes.ts";
+import { type Experiment, dialog } from "./experiments.ts";
 import {
   ChatsPanel,
   type ChatsWishes,
@@ -25,6 +24,11 @@ export interface Wishes
     SettingsWishes,
     ChatsWishes,
     ModelsWishes {
+  compare: CompareWishes;
+  /** Null is the first story. */
+  experiment(name: string | null): void;
+  /** The address of an experiment. */
+  address(name: string | null): string;
   load(): void;
   /** Loads the model, and sends then what is in the box. */
   loadAndSend(): void;
@@ -48,6 +52,8 @@ export class View {
   readonly chats: ChatsPanel;
   readonly models: ModelsPanel;
   readonly help: HelpPanel;
+  readonly compare: CompareView;
+  private readonly experiments: HTMLDialogElement;
   private readonly status = el("div", { class: "status", role: "status", "aria-atomic": "false" });
   private readonly loadButton: HTMLButtonElement;
   private readonly fileButton: HTMLButtonElement;
@@ -83,13 +89,11 @@ export class View {
     speed: el("dd", { id: "speed" }),
     runs: el("dd", { id: "runs" }),
   };
-  private readonly figures = [
-    new FigureView("occupancy", occupancy),
-    new FigureView("attention", attention),
-    new FigureView("memory", memory),
-  ];
+  /** What the figures are put into. */
+  readonly figures: HTMLElement;
   /** The hidden live region. */
   readonly region = el("div", { class: "hidden", id: "say", "aria-live": "polite", "aria-atomic": "true" });
+  private readonly skip = el("a", { class: "skip" });
   private readonly themeButton: HTMLButtonElement;
   private readonly tabs: Record<ViewName, HTMLButtonElement>;
   private readonly panels: Record<ViewName, HTMLElement>;
@@ -103,7 +107,10 @@ export class View {
     root: HTMLElement,
     private readonly wishes: Wishes,
     settings: Settings,
+    shown: ViewName,
   ) {
+    this.compare = new CompareView(wishes.compare);
+    this.experiments = dialog(wishes.address, wishes.experiment);
     this.transcript = new Transcript({
       ...wishes,
       edit: (turn) => this.edit(turn),
@@ -113,7 +120,7 @@ export class View {
     this.chats = new ChatsPanel(wishes);
     this.models = new ModelsPanel(wishes);
     this.help = new HelpPanel(wishes.copy);
-    this.loadButton = button(say.load, () => wishes.load(), { class: "primary" });
+    this.loadButton = button(say.load, () => wishes.load());
     this.fileButton = button(say.useFile, () => this.models.file.click());
     this.hereButton = button(say.useHere, () => wishes.useHere());
     this.cancelButton = button(say.cancel, () => wishes.cancel());
@@ -170,13 +177,18 @@ export class View {
     );
     const tab = (name: ViewName, text: string): HTMLButtonElement =>
       button(text, () => wishes.view(name), { role: "tab", id: `${name}-tab`, "aria-controls": name });
-    this.tabs = { chat: tab("chat", say.chat), compare: tab("compare", say.compare) };
+    this.tabs = { compare: tab("compare", say.compare), chat: tab("chat", say.chat) };
     const panel = (name: ViewName, ...children: Node[]): HTMLElement =>
       el("section", { id: name, class: name, role: "tabpanel", "aria-labelledby": `${name}-tab` }, ...children);
     this.panels = {
       chat: panel("chat", this.transcript.element, numbers, this.editing, this.offer, form),
-      compare: panel("compare", ...compare(settings)),
+      compare: panel("compare", ...this.compare.children),
     };
+    this.figures = el(
+      "section",
+      { id: "figures", class: "figures", "aria-labelledby": "figures-title", tabindex: "0" },
+      el("h2", { id: "figures-title" }, say.figures),
+    );
     const tablist = el("div", { class: "tabs", role: "tablist", "aria-label": say.views }, ...Object.values(this.tabs));
     tablist.addEventListener("keydown", (event) => {
       if (event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
@@ -188,29 +200,25 @@ export class View {
     });
 
     root.append(
-      el("a", { class: "skip", href: "#message" }, say.skipToChat),
+      this.skip,
       el("a", { class: "skip", href: "#figures" }, say.skipToFigures),
       this.header(),
       el("div", { class: "bar" }, this.status, this.loader),
       el(
         "main",
         {},
-        el("div", { class: "talk" }, tablist, this.panels.chat, this.panels.compare),
-        el(
-          "section",
-          { id: "figures", class: "figures", "aria-labelledby": "figures-title", tabindex: "0" },
-          el("h2", { id: "figures-title" }, say.figures),
-          ...this.figures.map((f) => f.element),
-        ),
+        el("div", { class: "talk" }, tablist, this.panels.compare, this.panels.chat),
+        this.figures,
       ),
       this.drawer.element,
       this.chats.element,
       this.models.element,
       this.help.element,
+      this.experiments,
       this.region,
     );
     this.watchKeys();
-    this.showView(settings.view);
+    this.showView(shown);
   }
 
   private header(): HTMLElement {
@@ -225,6 +233,7 @@ export class View {
       "aria-controls": "settings",
     });
     this.entries.append(
+      button(say.experimentsMenu, () => this.experiments.showModal()),
       button(say.newChat, () => this.wishes.newChat()),
       opens(say.chats, "chats"),
       opens(say.models, "models"),
@@ -330,6 +339,10 @@ export class View {
       this.tabs[name].setAttribute("aria-selected", String(chosen));
       this.tabs[name].tabIndex = chosen ? 0 : -1;
     }
+    // One filled button on the page: in the comparison it is the comparison's.
+    this.loadButton.classList.toggle("primary", view === "chat");
+    this.skip.setAttribute("href", view === "chat" ? "#message" : "#act");
+    setText(this.skip, view === "chat" ? say.skipToChat : say.skipToCompare);
   }
 
   showTheme(theme: Theme): void {
@@ -358,6 +371,11 @@ export class View {
     this.box.focus();
   }
 
+  /** Draws the comparison; true where something waits for its next turn. `now` in milliseconds. */
+  drawCompare(comparison: Comparison, experiment: Experiment | null, { place }: State, now: number): boolean {
+    return this.compare.draw(comparison, experiment, place === null ? say.UNKNOWN : say.runs(place.backend, place.adapter), now);
+  }
+
   /** True where something waits for its next turn. `now` in milliseconds. */
   draw(state: State, now: number, terms: string, elsewhere: boolean): boolean {
     const before = this.shown;
@@ -369,7 +387,6 @@ export class View {
     if (before?.phase === state.phase && now - this.drawn < REDRAW) return true;
     this.drawn = now;
     this.drawNumbers(state);
-    for (const figure of this.figures) figure.draw(state);
     return waiting;
   }
 
@@ -398,12 +415,13 @@ export class View {
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;
     if (focused.closest("dialog") !== null) return;
     const next = [this.cancelButton, this.loadButton].find((button) => button.checkVisibility());
-    (this.loader.contains(focused) && next !== undefined ? next : this.box).focus();
+    const rest = [this.box, document.getElementById("act")].find((e) => e?.checkVisibility());
+    (this.loader.contains(focused) && next !== undefined ? next : rest)?.focus();
   }
 
   private drawLoader({ phase, load, fault, model }: State, terms: string, elsewhere: boolean): void {
     const busy = phase === "starting" || phase === "loading";
-    this.loader.hidden = phase === "ready" || phase === "writing" || phase === "refilling";
+    this.loader.hidden = ["ready", "writing", "refilling", "comparing"].includes(phase);
     this.hereButton.hidden = busy || !elsewhere;
     this.loadButton.hidden = busy || elsewhere;
     this.fileButton.hidden = busy || elsewhere;
@@ -426,69 +444,5 @@ export class View {
     setText(this.values.stream, cache === null ? say.UNKNOWN : say.count(cache.stream));
     setText(this.values.speed, speed === null ? say.UNKNOWN : say.rate(speed));
     setText(this.values.runs, place === null ? say.UNKNOWN : say.runs(place.backend, place.adapter));
-  }
-}
-
-/** What the comparison will show, and of which lanes the address speaks. */
-function compare({ compare: { lanes } }: Settings): HTMLElement[] {
-  const asked = lanes.length === 0 ? say.lanes : say.lanes.filter(([n]) => lanes.some(({ policy }) => policy === n));
-  return [
-    el("h2", {}, say.compareHeading),
-    el("p", { class: "lead" }, say.lead),
-    el("p", {}, say.compareIntro),
-    el(
-      "ul",
-      { class: "lanes" },
-      ...asked.map(([name, label, what]) =>
-        el(
-          "li",
-          { class: `lane ${name}` },
-          el("h3", {}, el("span", { class: "glyph", "aria-hidden": "true" }), label),
-          el("p", {}, what),
-        ),
-      ),
-    ),
-    el("p", { class: "muted" }, say.honest),
-  ];
-}
-
-class FigureView {
-  readonly element: HTMLElement;
-  private readonly title: HTMLElement;
-  private readonly caption = el("figcaption", { class: "muted" });
-  private readonly words: HTMLElement;
-  private readonly svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  private readonly stage: HTMLElement;
-  private box: Box = { width: 0, height: 0 };
-  private state: State | null = null;
-
-  constructor(
-    id: string,
-    private readonly figure: (state: State, box: Box) => Figure,
-  ) {
-    this.title = el("h3", { id: `${id}-title` });
-    this.words = el("p", { id: `${id}-words`, class: "hidden" });
-    this.stage = el("div", { class: "stage" });
-    this.stage.append(this.svg);
-    this.svg.setAttribute("role", "img");
-    this.svg.setAttribute("aria-labelledby", `${id}-title ${id}-words`);
-    this.element = el("figure", { id }, this.title, this.stage, this.words, this.caption);
-    new ResizeObserver(([entry]) => {
-      if (entry === undefined) return;
-      this.box = { width: entry.contentRect.width, height: entry.contentRect.height };
-      if (this.state !== null) this.draw(this.state);
-    }).observe(this.stage);
-  }
-
-  draw(state: State): void {
-    this.state = state;
-    const { width, height } = this.box;
-    const { title, caption, words, shapes } = this.figure(state, this.box);
-    setText(this.title, title);
-    setText(this.caption, caption);
-    setText(this.words, words);
-    if (width === 0 || height === 0) return;
-    this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    this.svg.innerHTML = markup(shapes);
   }
 }

@@ -1,9 +1,10 @@
 // The pump: the only file that imports the Rust module. One request at a time, in order, so that no
 // method of the engine is called while a promise of it is pending; a step runs only when it was pulled.
 
-import type { AttentionHead, Engine, LoadProgress, ModelInfo } from "../../crates/wasm/types";
+import type { AttentionHead, CompareStep, Engine, LoadProgress, ModelInfo } from "../../crates/wasm/types";
 import { download, type Receipt } from "./download.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
+import type { LaneHead } from "./run.ts";
 import { type ShelfKind, shelf } from "./shelf.ts";
 import * as say from "./strings.en.ts";
 
@@ -17,12 +18,18 @@ declare const self: DedicatedWorkerGlobalScope;
 const REPORT = 100;
 /** Bytes of a file that are read at a time. */
 const PIECE = 4 * 1024 * 1024;
+/** A lane that recomputes reads its window again at every so many positions. */
+const AGAIN_EVERY = 16;
+/** Part of the time of a comparison that such lanes may take, so that the others go on. */
+const AGAIN_SHARE = 1 / 3;
 
 let engine: Engine | null = null;
 let memory = (): number => 0;
 let writing = false;
 /** Read between two steps. */
 let stopping = false;
+/** The comparison that is under way: milliseconds that each kind of lane took, and whether the others have read all. */
+let comparison: { again: boolean; read: boolean; took: { shared: number; again: number } } | null = null;
 let queue: Promise<void> = Promise.resolve();
 
 const post = (response: Response): void => self.postMessage(response);
@@ -82,6 +89,27 @@ async function handle(request: Request): Promise<void> {
       });
     case "stop":
       return;
+    case "compare":
+      return attempt((engine) => {
+        writing = false;
+        const info = engine.compare(request.lanes, request.source);
+        comparison = { again: info.shared.includes(false), read: false, took: { shared: 0, again: 0 } };
+        post({ kind: "compared", info });
+      });
+    case "compare_pull":
+      return comparePull(request.attention).catch((caught: unknown) => {
+        comparison = null;
+        const { message } = fault("engine", caught, null);
+        post({
+          kind: "failed",
+          fault: { name: "engine", message: say.comparisonFailed(message), remedy: say.startAgainRemedy },
+        });
+      });
+    case "compare_end":
+      return attempt((engine) => {
+        if (comparison !== null) engine.compare_end();
+        comparison = null;
+      });
   }
 }
 
@@ -192,6 +220,34 @@ async function pull(attention?: AttentionHead | null): Promise<void> {
   const step = stopping ? engine.stop() : await engine.next(attention);
   writing = step.kind !== "end";
   post({ kind: "step", step, memory: memory() });
+}
+
+async function comparePull(attention: LaneHead | null): Promise<void> {
+  if (comparison === null) return;
+  const now = comparison;
+  const engine = running();
+  const steps: CompareStep[] = [];
+  const timed = async (kind: "shared" | "again", read: () => Promise<CompareStep | null>): Promise<CompareStep | null> => {
+    const began = performance.now();
+    const step = await read();
+    now.took[kind] += performance.now() - began;
+    if (step !== null) steps.push({ ...step, done: false });
+    return step;
+  };
+  if (!now.read) now.read = (await timed("shared", () => engine.compare_next(attention)))?.done ?? true;
+  const { shared, again } = now.took;
+  if (now.again && (now.read || again <= AGAIN_SHARE * (shared + again))) {
+    const step = await timed("again", () => engine.compare_again(AGAIN_EVERY));
+    // One that has caught up with lanes that are at their end has nothing left to read.
+    if (step?.done === true || (step === null && now.read)) now.again = false;
+  }
+  const done = now.read && !now.again;
+  if (done) {
+    steps.push({ ...(steps.pop() ?? { ms: 0, lanes: [] }), done });
+    engine.compare_end();
+    comparison = null;
+  }
+  post({ kind: "compare_steps", steps, attention, memory: memory() });
 }
 
 function running(): Engine {

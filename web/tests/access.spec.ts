@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { expect, type Page, test } from "@playwright/test";
 import { ask, mock, open, parts } from "./page.ts";
+import { allRuns, serve } from "./runs.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
@@ -37,7 +38,7 @@ for (const colorScheme of ["light", "dark"] as const) {
       await page.emulateMedia({ colorScheme });
       await page.setViewportSize({ width, height });
       await mock(page, { rejectAt: 60, delay: 5 });
-      await page.goto("/?backend=cpu&sinks=4&recent=60&colour=red");
+      await page.goto("/?view=chat&backend=cpu&sinks=4&recent=60&colour=red");
       await expect(parts(page).load).toBeEnabled();
       expect(await violations(page), "before loading").toEqual([]);
       await page.context().route("**/models/*.gguf", () => {});
@@ -55,6 +56,64 @@ for (const colorScheme of ["light", "dark"] as const) {
     });
   }
 }
+
+for (const colorScheme of ["light", "dark"] as const) {
+  for (const [width, height] of [
+    [1440, 900],
+    [768, 1024],
+    [390, 844],
+    [320, 640],
+  ] as const) {
+    test(`axe: the comparison, ${colorScheme}, ${width} wide`, async ({ page }) => {
+      await page.emulateMedia({ colorScheme });
+      await page.setViewportSize({ width, height });
+      await mock(page, { delay: 5 });
+      await serve(page, await allRuns());
+      const slider = page.getByRole("slider", { name: "Position in the run" });
+      const act = page.locator("#act");
+      await page.goto("/?backend=cpu");
+      await expect(page.locator(".words span").nth(3)).toBeAttached();
+      expect(await violations(page), "playing").toEqual([]);
+      await act.click();
+      await slider.focus();
+      await page.keyboard.press("End");
+      await expect(page.locator(".lane.window")).toContainText("repeating itself");
+      await page.getByRole("button", { name: "What happened?" }).click();
+      expect(await violations(page), "at its end").toEqual([]);
+      await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+      await expect(page.locator(".lane")).toHaveCount(3);
+      await slider.focus();
+      await page.keyboard.press("End");
+      await page.getByRole("button", { name: "Read the last 128 tokens again" }).click();
+      await page.getByText("Another text, and runs as files").click();
+      await expect(page.locator(".words .w2").first()).toBeAttached();
+      expect(await violations(page), "tinted").toEqual([]);
+      expect(await sideways(page)).toBeLessThanOrEqual(0);
+      if (width < 768) await page.getByRole("button", { name: "Menu" }).click();
+      await page.getByRole("button", { name: "Experiments" }).click();
+      await expect(page.getByRole("dialog", { name: "Experiments" })).toBeVisible();
+      expect(await violations(page), "the menu").toEqual([]);
+      await page.keyboard.press("Escape");
+      await open(page, "&backend=cpu&x=two-bits&view=compare&play=0");
+      await act.click();
+      await expect(page.locator(".badge")).toContainText("Live");
+      expect(await violations(page), "live").toEqual([]);
+      expect(await sideways(page)).toBeLessThanOrEqual(0);
+    });
+  }
+}
+
+test("Tab goes through the comparison in reading order, and the player is one stop", async ({ page }) => {
+  await serve(page, await allRuns());
+  await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+  await expect(page.locator(".lane")).toHaveCount(3);
+  const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
+  expect(await tabs(page, 21)).toEqual([
+    ...["To the comparison", "To the figures", ...header, "Load the model", "Use a file", "compare-tab"],
+    ...["act", "What happened?", "Text of window 128", "Text of sinks 4+124", "Text of dense"],
+    ...["Position in the run", "Pace", "Another text, and runs as files", "figures"],
+  ]);
+});
 
 test("nothing scrolls sideways at 320 pixels", async ({ page }) => {
   await page.setViewportSize({ width: 320, height: 640 });
@@ -83,13 +142,13 @@ async function tabs(page: Page, count: number): Promise<string[]> {
 test("Tab reaches everything, in reading order", async ({ page }) => {
   await mock(page, { delay: 20 });
   await open(page, "&backend=cpu");
-  const header = ["New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
+  const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
   const prompts = [
     "Tell me a long story about a lighthouse keeper",
     "Explain rain to a child",
     "Keep talking for as long as you like",
   ];
-  expect(await tabs(page, 16)).toEqual([
+  expect(await tabs(page, 17)).toEqual([
     ...["To the chat", "To the figures", ...header],
     ...["chat-tab", "Conversation", ...prompts, "message", "Send", "figures"],
   ]);
@@ -167,14 +226,14 @@ test("every panel opens, is named, closes with Escape and gives the focus back",
   await page.getByRole("tab", { name: "Chat" }).focus();
   await page.keyboard.press("ArrowRight");
   await expect(page.getByRole("tab", { name: "Compare" })).toBeFocused();
-  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("The same text, several caches");
+  await expect(page.getByRole("tabpanel", { name: "Compare" })).toContainText("Take the sinks away");
   expect(await violations(page), "compare").toEqual([]);
 });
 
 test("on a phone the menu opens and closes, and everything in it is large enough to touch", async ({ page }) => {
   await page.setViewportSize({ width: 390, height: 844 });
   await mock(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const menu = page.getByRole("button", { name: "Menu" });
   await expect(page.getByRole("button", { name: "Settings" })).toBeHidden();
   await menu.click();
@@ -190,7 +249,7 @@ test("on a phone the menu opens and closes, and everything in it is large enough
 test("on a phone Escape closes the menu, and what was opened from it gives the focus back to it", async ({ page }) => {
   await page.setViewportSize({ width: 390, height: 844 });
   await mock(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const menu = page.getByRole("button", { name: "Menu" });
   await menu.click();
   await page.keyboard.press("Tab");
@@ -238,7 +297,7 @@ for (const media of [
     await ask(page, "Hello");
     await expect(parts(page).note).toHaveText(/^100 tokens/);
     expect(await violations(page)).toEqual([]);
-    expect(await page.locator("figure svg rect").count()).toBeGreaterThan(30);
+    expect(await page.locator("figure .stage > svg *").count()).toBeGreaterThan(30);
   });
 }
 
@@ -263,21 +322,21 @@ for (const [width, height] of [
 test("the theme that was chosen is there again", async ({ page }) => {
   await page.emulateMedia({ colorScheme: "light" });
   await mock(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const light = await background();
   await page.getByRole("button", { name: "Theme: system" }).click();
   await page.getByRole("button", { name: "Theme: light" }).click();
   await expect(page.getByRole("button", { name: "Theme: dark" })).toBeVisible();
   expect(await background()).not.toBe(light);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   await expect(page.getByRole("button", { name: "Theme: dark" })).toBeVisible();
   expect(await background()).not.toBe(light);
 });
 
 test("the focus is never lost when a button goes", async ({ page }) => {
   await mock(page, { delay: 20 });
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const { load, message, send, stop, bar, status } = parts(page);
   const cancel = page.getByRole("button", { name: "Cancel" });
   await page.context().route("**/models/*.gguf", () => {});

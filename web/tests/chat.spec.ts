@@ -114,7 +114,7 @@ test("a message sent before the model is there: the page asks, loads nothing by 
   const fetched: string[] = [];
   page.on("request", (request) => fetched.push(request.url()));
   const models = (): string[] => fetched.filter((url) => url.endsWith(".gguf"));
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const { message, status, send, load, note } = parts(page);
   await expect(load).toBeEnabled();
   const offer = page.getByRole("button", { name: "Load it and send" });

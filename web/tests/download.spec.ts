@@ -239,7 +239,7 @@ test("several models side by side: another address, then back", async ({ page })
 test("no room: the model is used all the same, and the page says that it is not kept", async ({ page }) => {
   await mock(page, { total: FILE.length, most: 3 });
   const session = await page.context().newCDPSession(page);
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   const origin = await page.evaluate(() => location.origin);
   await session.send("Storage.overrideQuotaForOrigin", { origin, quotaSize: 5 * MIB });
   await open(page, query());
@@ -279,7 +279,7 @@ for (const [name, refuse] of [
 
 test("a file from the disk is used where it lies, chosen or dropped", async ({ page }) => {
   await mock(page, { most: 3 });
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   await expect(parts(page).load).toBeEnabled();
   const chooser = page.waitForEvent("filechooser");
   await page.getByRole("button", { name: "Use a file" }).click();
@@ -292,8 +292,8 @@ test("a file from the disk is used where it lies, chosen or dropped", async ({ p
       dataTransfer.items.add(new File(["GGUF dropped"], name));
       document.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
     }, name);
-  await drop("notes.txt");
-  await expect(parts(page).status).toContainText("notes.txt is not a GGUF file by its name");
+  await drop("notes.pdf");
+  await expect(parts(page).status).toContainText("notes.pdf is not a GGUF file by its name");
   await drop("other.gguf");
   await expect(parts(page).status).toContainText("Ready.");
   expect(asked).toEqual([]);

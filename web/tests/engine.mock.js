@@ -105,15 +105,17 @@ export class Engine {
   }
 
   cache() {
-    const { policy, sinks, recent, kv } = this.settings;
+    const { policy, sinks, recent } = this.settings;
     const capacity = policy === "dense" ? Math.max(64, this.stream) : sinks + recent;
-    const bytes = capacity * PER_TOKEN * (kv === "f32" ? 2 : 1);
+    const bytes = parts(this.settings, capacity);
     return {
       held: Math.min(this.stream, capacity),
       capacity,
       sinks,
       stream: this.stream,
-      bytes,
+      bytes: Object.values(bytes).reduce((sum, part) => sum + part, 0),
+      parts: bytes,
+      tail: tail(this.settings, this.stream),
       dense_bytes: this.stream * PER_TOKEN,
     };
   }
@@ -235,7 +237,144 @@ export class Engine {
     return { kind: "end", reason: "stopped", text: "" };
   }
 
+  /** A word is a token. What the lanes lose is `loss`. */
+  compare(lanes, source) {
+    this.alone();
+    console.debug(`compare ${JSON.stringify(lanes)} ${JSON.stringify(source)}`);
+    if (lanes.length === 0) throw new Error("A comparison has one lane or more.");
+    let words = (source.text ?? source.prompt).split(/(?<=\s)(?=\S)/).filter((word) => word !== "");
+    if (source.mode === "forced") words = words.slice(source.from, source.n > 0 ? source.from + source.n : undefined);
+    if (words.length < 1) throw new Error("There is nothing to read.");
+    const most = source.mode === "free" ? words.length + source.max_tokens : words.length;
+    this.settings = undefined;
+    this.comparison = { source, words, most, lanes: lanes.map((settings) => ({ settings, at: 0 })) };
+    return { tokens: words.length, shared: lanes.map(({ policy }) => policy !== "recompute") };
+  }
+
+  compare_next(attention) {
+    return this.busy(async () => {
+      if (PLAN.delay) await wait(PLAN.delay);
+      const { lanes, most } = this.comparison;
+      if (lanes[0].at === PLAN.compareRejectAt) throw new Error("The device was lost. Start again.");
+      const timed = lanes[0].at % 16 === 15;
+      const steps = lanes.map((lane, index) => {
+        if (lane.settings.policy === "recompute" || lane.at === most) return null;
+        return this.read(lane, 1, timed, attention?.lane === index ? attention : null);
+      });
+      const done = lanes.every(({ settings, at }) => settings.policy === "recompute" || at === most);
+      return { ms: steps.filter(Boolean).length, lanes: steps, done };
+    });
+  }
+
+  compare_again(every) {
+    return this.busy(async () => {
+      if (PLAN.delay) await wait(PLAN.delay);
+      const { lanes, most, source, words } = this.comparison;
+      const shared = lanes.filter(({ settings }) => settings.policy !== "recompute");
+      const ahead = shared.some(({ at }) => at < most) ? Math.max(...shared.map(({ at }) => at)) : most;
+      const behind = lanes.filter(({ settings }) => settings.policy === "recompute").sort((a, b) => a.at - b.at)[0];
+      if (!behind) return null;
+      // Of a forced text it tells the loss of every so many tokens, the first excepted; free, it begins behind the prompt.
+      const first = behind.at === 0;
+      const tokens = source.mode === "free" ? (first ? words.length : 1) : first ? every + 1 : every;
+      if (behind.at + tokens > ahead) return null;
+      const step = this.read(behind, tokens, true, null);
+      const done = behind.at + (source.mode === "free" ? 1 : every) > most;
+      return { ms: 1, lanes: lanes.map((lane) => (lane === behind ? step : null)), done };
+    });
+  }
+
+  compare_end() {
+    this.alone();
+    this.comparison = undefined;
+  }
+
+  /** Reads the lane's next tokens and tells of the last one. */
+  read(lane, tokens, timed, attention) {
+    const { source, words, most } = this.comparison;
+    const { settings } = lane;
+    const free = source.mode === "free";
+    const before = lane.at;
+    lane.at += tokens;
+    const i = lane.at - 1;
+    const kept = settings.policy === "dense" ? Number.POSITIVE_INFINITY : settings.sinks + settings.recent;
+    const own = settings.sink_text?.length ?? 0;
+    const gone = (stream) => Math.max(0, settings.sinks - own) + Math.max(0, stream + own - kept);
+    const evicted = gone(lane.at) > gone(before) ? [gone(before), gone(lane.at)] : null;
+    const word = (at) => (at < words.length ? words[at] : written(at - words.length, settings, at + own > kept));
+    const held = Math.min(lane.at + own, kept);
+    const capacity = settings.policy === "dense" ? Math.max(256, lane.at + own) : kept;
+    const skips = tokens > 1;
+    const next = i + 1 < words.length || free ? word(i + 1) : null;
+    const step = {
+      i,
+      id: id(word(i)),
+      text: Array.from({ length: tokens }, (_, at) => word(before + at)).join(""),
+      nll: i === 0 || (free && skips) ? null : loss(i, settings, i + own > kept),
+      best:
+        next === null || skips
+          ? null
+          : { id: id(next), text: next, p: Math.exp(-loss(i + 1, settings, i + 1 + own > kept)) },
+      ended: free && lane.at === most,
+      ms: timed ? 1 : null,
+      held,
+      capacity,
+      sinks: Math.min(settings.sinks, held),
+      tail: tail(settings, lane.at + own),
+      bytes: parts(settings, capacity),
+      evicted,
+      sink_mass: mass(lane.at, settings.sinks),
+      first_mass: mass(lane.at, settings.policy === "window" && lane.at > kept ? 0 : 1),
+    };
+    if (attention) step.probs = Float32Array.from({ length: held }, () => 1 / held);
+    return step;
+  }
+
   free() {}
+}
+
+/** What a free lane writes: without sinks and with its first word gone, the same again and again. */
+function written(at, settings, full) {
+  return full && settings.sinks === 0 && settings.policy === "window" ? "x.x " : WORDS[at % WORDS.length];
+}
+
+/** A word's id. */
+function id(word) {
+  let hash = 0;
+  for (const character of word) hash = (hash * 31 + character.codePointAt(0)) % 40_000;
+  return 1000 + hash;
+}
+
+/** -ln p of token `i`: the same in all lanes until one has let a token go; then a window is 2 nats worse, sinks 0.1. */
+function loss(i, settings, full) {
+  const all = 1 + ((i * 7) % 16) / 8;
+  if (!full) return all;
+  return all + ({ window: settings.softmax === "one" ? 0.5 : 2, sinks: 0.1, recompute: 0.2 }[settings.policy] ?? 0);
+}
+
+/** Bytes of the parts of a cache of `slots`; packed, with groups and a tail of 32 tokens where nothing else is said. */
+function parts(settings, slots) {
+  const bits = { f32: 32, int8: 8, int4: 4, int2: 2 }[settings.kv] ?? 16;
+  const packed = bits < 16;
+  const exact = packed ? 16 : bits;
+  const group = settings.group ?? 32;
+  const sinks = Math.min(settings.sinks, slots);
+  const recent = slots - sinks;
+  const groups = Math.ceil(recent / group);
+  const of = (tokens, bits) => (tokens * PER_TOKEN * bits) / 16;
+  return {
+    sinks: of(sinks, exact),
+    codes: of(recent, bits),
+    scales: packed ? groups * 4 * LAYERS * 3 * (64 + group * Math.ceil(64 / group)) : 0,
+    tail: packed ? of(settings.tail ?? 32, exact) : 0,
+    slack: packed ? of(groups * group - recent, bits) : 0,
+  };
+}
+
+/** Slots of the tail in use: none where nothing is packed. */
+function tail(settings, stream) {
+  if (!["int8", "int4", "int2"].includes(settings.kv)) return 0;
+  return Math.max(0, stream - settings.sinks) % (settings.tail ?? 32);
 }
 
 /** How many words an answer has so far. */

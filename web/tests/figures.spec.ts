@@ -1,20 +1,45 @@
-// Figures: what they say, what they draw, and the history behind them.
+// What the figures say, what they draw, and what they write into files: over runs made by hand, of which every
+// number can be worked out on paper. `figures.page.spec.ts` tries them in a browser.
 
 import { expect, test } from "@playwright/test";
 import { attention } from "../src/figures/attention.ts";
+import { cache } from "../src/figures/cache.ts";
+import { cost } from "../src/figures/cost.ts";
+import { CHOICES, type Choices, type Figure } from "../src/figures/figure.ts";
+import { knows } from "../src/figures/knows.ts";
+import { laneStyle, placeAt, places, slotBytes } from "../src/figures/lanes.ts";
 import { memory } from "../src/figures/memory.ts";
-import { occupancy } from "../src/figures/occupancy.ts";
-import { ticks } from "../src/figures/plot.ts";
-import { markup, type Shape } from "../src/figures/shapes.ts";
+import { logTicks, ticks } from "../src/figures/plot.ts";
+import { type Colours, markup, type Point, type Shape } from "../src/figures/shapes.ts";
+import { time } from "../src/figures/time.ts";
+import { EXACT, type RunState, reduceRun } from "../src/run.ts";
 import { EMPTY, MOST_BINS, mean, push } from "../src/series.ts";
-import { type Action, initial, reduce, type State } from "../src/state.ts";
-import type { CacheSettings } from "../../crates/wasm/types";
-import { defaults } from "../src/settings.ts";
-import { ask, mock, open, parts } from "./page.ts";
+import { begin, DENSE, PACKED, type Plan, RECOMPUTE, read, SINKS, WINDOW, word } from "./made.ts";
+
+const ALL: readonly Figure[] = [cost, cache, attention, memory, time, knows];
+const BOX = { width: 600, height: 260 };
+const THREE: Plan = { lanes: [WINDOW, SINKS, DENSE], count: 512 };
+const NAMES: Colours = (colour) => (typeof colour === "string" ? colour : `heat ${colour.heat.toFixed(2)}`);
+
+const made = new Map<string, RunState>();
+
+/** The plan's run after so many tokens. Made once, since nothing reads on from it. */
+function after(plan: Plan, tokens: number): RunState {
+  const key = JSON.stringify([plan, tokens]);
+  const run = made.get(key) ?? read(begin(plan), tokens);
+  made.set(key, run);
+  return run;
+}
+
+const choices = (set: Partial<Choices> = {}): Choices => ({ ...CHOICES, ...set });
+const texts = (shapes: readonly Shape[]): string[] => shapes.flatMap((s) => (s.kind === "text" ? [s.text] : []));
+const paths = (shapes: readonly Shape[]) => shapes.flatMap((s) => (s.kind === "path" ? [s] : []));
+/** Where the dashed line of the first word stands. */
+const markAt = (shapes: readonly Shape[]) => paths(shapes).find((p) => p.dash === "4 3")?.points[0]?.[0];
 
 test.describe("history", () => {
   test("takes a bounded room, and neighbours are summed up", () => {
-    let series = EMPTY;
+    let series = { ...EMPTY };
     for (let at = 1; at <= 10_000; at += 1) series = push(series, at, at === 777 ? 5 : at === 778 ? -5 : 1);
     // 2,048 bins hold 10,000 positions eight at a time: 0 to 1,250.
     expect(series.width).toBe(8);
@@ -29,14 +54,14 @@ test.describe("history", () => {
   });
 
   test("keeps every value as long as it has room", () => {
-    let series = EMPTY;
+    let series = { ...EMPTY };
     for (let at = 0; at < MOST_BINS; at += 1) series = push(series, at, at);
     expect(series.width).toBe(1);
     expect(series.bins).toHaveLength(2048);
   });
 
   test("pieces of a prompt leave gaps and are still in order", () => {
-    let series = EMPTY;
+    let series = { ...EMPTY };
     for (let at = 0; at <= 300_000; at += 100) series = push(series, at, 1);
     expect(series.bins.length).toBeLessThanOrEqual(2048);
     expect(series.bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(3001);
@@ -47,166 +72,392 @@ test.describe("history", () => {
 });
 
 test("round numbers on axes", () => {
-  expect(ticks(1024, 3, true)).toEqual([0, 500, 1000]);
-  expect(ticks(43, 4, true)).toEqual([0, 20, 40]);
-  expect(ticks(0.3, 3, false).map((v) => v.toFixed(1))).toEqual(["0.0", "0.1", "0.2", "0.3"]);
-  expect(ticks(2, 4, true)).toEqual([0, 1, 2]);
+  expect(ticks(0, 1024, 3, true)).toEqual([0, 500, 1000]);
+  expect(ticks(0, 43, 4, true)).toEqual([0, 20, 40]);
+  expect(ticks(0, 0.3, 3, false).map((v) => v.toFixed(1))).toEqual(["0.0", "0.1", "0.2", "0.3"]);
+  expect(ticks(0, 2, 4, true)).toEqual([0, 1, 2]);
+  expect(ticks(-8, 22, 3, false)).toEqual([0, 10, 20]);
+  expect(ticks(-12, 22, 4, false)).toEqual([-10, 0, 10, 20]);
+  expect(logTicks(10_000, 20_000_000)).toEqual([10_000, 100_000, 1_000_000, 10_000_000]);
+  expect(logTicks(1, 12)).toEqual([1, 2, 5, 10]);
 });
 
-const begin = (cache: CacheSettings): State => initial({ ...defaults(1), cache });
+test.describe("cost and loss", () => {
+  // From token 129 on, the window loses 1 nat more than dense at each token, and the sinks 1/16.
+  test("cost says what each lane lost beyond the reference", () => {
+    const run = after(THREE, 400);
+    expect(cost.title(run, choices())).toBe("Extra cost since the first word left");
+    expect(cost.words(run, choices())).toBe(
+      "After 400 tokens the window lane has cost 271.00 nats more than dense and the sinks lane 16.94. " +
+        "The first word left at token 128.",
+    );
+    expect(cost.words(after(THREE, 128), choices())).toBe(
+      "After 128 tokens the window lane has cost 0.00 nats more than dense and the sinks lane 0.00. No word has left yet.",
+    );
+  });
 
-/** A state after 3 layers of 2 heads have read `stream` tokens through 4 + 28 slots. */
-function after(stream: number): State {
-  const actions: Action[] = [
-    { kind: "planned", place: { backend: "cpu", adapter: null, software: false, offers: null, why: null } },
-    {
-      kind: "loaded",
-      model: {
-        name: "m",
-        layers: 3,
-        n_heads: 2,
-        n_kv_heads: 1,
-        head_dim: 64,
-        vocab: 9,
-        trained_length: 64,
-        weight_bytes: 1,
-      },
-      cache: { held: 0, capacity: 32, sinks: 4, stream: 0, bytes: 737_280, dense_bytes: 0 },
-      name: "m",
-      notice: null,
-    },
-    { kind: "asked", text: "Hello" },
-  ];
-  let state = begin({ policy: "sinks", sinks: 4, recent: 28, kv: "f16" });
-  for (const action of actions) state = reduce(state, action);
-  for (let t = 1; t <= stream; t += 1) {
-    state = reduce(state, {
-      kind: "step",
-      at: t * 20,
-      memory: 0,
-      step: {
-        kind: "token",
-        id: t,
-        slot: Math.min(t, 32) - 1,
-        text: "a",
-        nll: 1,
-        ms: 20,
-        cache: {
-          held: Math.min(t, 32),
-          capacity: 32,
-          sinks: 4,
-          stream: t,
-          bytes: 737_280,
-          dense_bytes: t * 23_040,
-        },
-        evicted: t > 32 ? [t - 29, t - 28] : null,
-        sink_mass: Float32Array.of(0, 0, 0.25, 0.75, 0.75, 1),
-        first_mass: Float32Array.of(0, 0, 0, 0, 0, 0),
-      },
-    });
-  }
-  return state;
+  test("lanes differ in dash and colour, have names at their ends, and lie on the zero line until the mark", () => {
+    const shapes = cost.shapes(after(THREE, 400), BOX, choices());
+    const curves = paths(shapes).filter(({ width }) => width === 2.5);
+    expect(curves.map(({ ink, dash }) => [ink, dash])).toEqual([
+      ["dense", "0 4.5"],
+      ["window", "6 3"],
+      ["sink", undefined],
+    ]);
+    const zero = curves[0]?.points[0]?.[1] ?? 0;
+    for (const { points } of curves) for (const [, y] of points.slice(0, 127)) expect(y).toBeCloseTo(zero, 9);
+    expect(curves[1]?.points[128]?.[1]).toBeLessThan(zero);
+    expect(texts(shapes)).toEqual(
+      expect.arrayContaining(["nats", "tokens", "window 128", "sinks 4+124", "dense", "first word left"]),
+    );
+  });
+
+  test("ends of lines are named apart", () => {
+    // All lanes end at 0 here.
+    const shapes = cost.shapes(after(THREE, 100), BOX, choices());
+    const ys = shapes
+      .flatMap((s) => (s.kind === "text" && ["window 128", "sinks 4+124", "dense"].includes(s.text) ? [s.at[1]] : []))
+      .sort((a, b) => a - b);
+    expect(ys).toHaveLength(3);
+    for (const [i, y] of ys.entries()) expect(y - (ys[i - 1] ?? y - 15)).toBeGreaterThanOrEqual(15);
+  });
+
+  test("loss is a rolling mean; a free lane's own is not called quality", () => {
+    const run = after(THREE, 400);
+    const loss = choices({ view: "loss" });
+    expect(cost.title(run, loss)).toBe("Loss of each lane (mean of the last 64 tokens)");
+    // 2, 2.25, 2.5, 2.75 in turn.
+    expect(cost.words(run, loss)).toContain("in nats a token: window 3.38, sinks 2.44 and dense 2.38.");
+    const free = after({ ...THREE, mode: "free", count: null }, 200);
+    expect(cost.title(free, choices())).toBe("Surprise at its own words");
+    expect(cost.caption(free, choices())).toContain("not a measure of quality");
+    expect(cost.options?.(free, choices()).flat().map(({ text }) => text)).toEqual(["16", "64", "256"]);
+  });
+
+  test("the cursor reads a token of all lanes", () => {
+    const run = reduceRun(after(THREE, 400), { kind: "cursor", at: 130 });
+    expect(cost.keys?.kind === "stream" && cost.keys.reading(run, 130, choices())).toBe(
+      `token 130, “${word(130).text}”: window 3.50 nats, extra cost 2.00; sinks 2.56 nats, extra cost 0.13; dense 2.50 nats, extra cost 0.00`,
+    );
+    expect(paths(cost.shapes(run, BOX, choices())).filter(({ ink }) => ink === "accent")).toHaveLength(1);
+  });
+
+  test("rows are those of `perplexity --per-token`: row i is what was lost on token i + 1", () => {
+    const { head, rows, note } = cost.rows(after({ lanes: [WINDOW, DENSE] }, 300), choices());
+    expect(note).toBeUndefined();
+    expect(head).toEqual(["i", "token_id", "token", "nll_window_128", "nll_dense", "evicted_from", "evicted_to"]);
+    expect(rows).toHaveLength(299);
+    expect(rows[0]).toEqual([0, word(1).id, word(1).text, 2.25, 2.25, null, null]);
+    expect(rows[127]).toEqual([127, word(128).id, word(128).text, 2, 2, null, null]);
+    // Token 128 pushed token 0 out, so 129 is the first that was predicted without it.
+    expect(rows[128]).toEqual([128, word(129).id, word(129).text, 3.25, 2.25, 0, 1]);
+    expect(rows[298]?.slice(-2)).toEqual([170, 171]);
+    // Sinks lose those behind them.
+    const sinks = cost.rows(after({ lanes: [SINKS, DENSE] }, 300), choices());
+    expect(sinks.rows[128]?.slice(-2)).toEqual([4, 5]);
+  });
+
+  test("losses have the seven digits of a single-precision number", () => {
+    let run = begin({ lanes: [DENSE] });
+    run = read(run, 1);
+    const step = { ...laneOf(run), i: 1, nll: 12.643371582 };
+    run = reduceRun(run, { kind: "step", step: { ms: 1, lanes: [step], done: false } });
+    expect(cost.rows(run, choices()).rows[0]?.[3]).toBe(12.64337);
+  });
+
+  test("past what is kept one by one, there are means, and the file says so", () => {
+    const at = EXACT + 4096;
+    let loss = { ...EMPTY };
+    for (let i = 0; i < at; i += 1) loss = push(loss, i, 2 + (i % 4) / 4);
+    const run = begin({ lanes: [DENSE] });
+    const losses = Float32Array.from({ length: EXACT }, (_, i) => 2 + (i % 4) / 4);
+    const lanes = run.lanes.map((lane) => ({ ...lane, at, loss, losses }));
+    const { rows, note } = cost.rows({ ...run, at, lanes }, choices());
+    // 20,480 positions in at most 2,048 bins: 16 each.
+    expect(note).toBe("From row 16383 on, losses are not known one by one: each is the mean over 16 positions.");
+    expect(rows[16_382]?.slice(0, 1)).toEqual([16_382]);
+    expect(rows.slice(16_383).map((row) => [row[0], row[3]])).toEqual(
+      Array.from({ length: 256 }, (_, n) => [EXACT - 1 + 16 * n, 2.375]),
+    );
+  });
+});
+
+/** A step of the first lane as the engine gives it. */
+function laneOf(run: RunState) {
+  const lane = run.lanes[0];
+  if (lane === undefined) throw new Error("no lane");
+  const { held, capacity, sinks, tail, bytes } = lane;
+  const none = new Float32Array();
+  return { ...word(1), best: null, ended: false, ms: null, held, capacity, sinks, tail, bytes, evicted: null, sink_mass: none, first_mass: none };
 }
 
-const BOX = { width: 468, height: 200 };
-const lines = (shapes: Shape[]) => shapes.filter((s) => s.kind === "path");
-const texts = (shapes: Shape[]) => shapes.flatMap((s) => (s.kind === "text" ? [s.text] : []));
+test.describe("cache", () => {
+  test("every slot in reading order: sinks, what left, what is packed, the tail", () => {
+    // 401 tokens: 4 sinks, then 124 of which those from 4 + 12 x 32 = 388 on are not packed yet.
+    const run = after({ lanes: [PACKED] }, 401);
+    const [lane] = run.lanes;
+    if (lane === undefined) throw new Error("no lane");
+    const found = places(lane, true);
+    const kinds = Array.from({ length: found.total }, (_, i) => placeAt(found, i));
+    const runs = kinds.reduce<[string, number][]>((all, { kind }) => {
+      const last = all.at(-1);
+      if (last?.[0] === kind) last[1] += 1;
+      else all.push([kind, 1]);
+      return all;
+    }, []);
+    // The oldest kept is 277; its group began at 4 + 8 x 32 = 260, and 276 left with the last token.
+    expect(runs).toEqual([
+      ["sink", 4],
+      ["masked", 16],
+      ["evicted", 1],
+      ["packed", 111],
+      ["tail", 13],
+    ]);
+    expect(kinds[0]).toEqual({ kind: "sink", slot: 0, position: 0, token: "The" });
+    expect(kinds[20]).toEqual({ kind: "evicted", position: 276 });
+    expect(kinds[21]).toEqual({ kind: "packed", slot: 4, position: 277, token: word(277).text });
+    expect(kinds.at(-1)).toEqual({ kind: "tail", slot: 127, position: 400, token: word(400).text });
+    // (16 bits) x 23,040 / 16 and (4 + 32 / 32) x 23,040 / 16.
+    expect([slotBytes(run, lane, "tail"), slotBytes(run, lane, "packed")]).toEqual([23_040, 7_200]);
+    expect(cache.words(run, choices())).toBe(
+      "128 of 128 slots: 4 sinks, 111 packed in int4, 13 exact; token 400 came, token 276 left; 1.8 MB.",
+    );
+  });
 
-test("occupancy: what is kept, what has left, since when", () => {
-  const { words, shapes } = occupancy(after(100), BOX);
-  expect(words).toBe(
-    "32 of 32 slots are in use. The stream is 100 tokens long. " +
-      "Kept are the first 4 tokens (sinks) and the last 28; 68 have left.",
+  test("a cell is as high as its values take bits", () => {
+    for (const [kv, part] of [
+      ["int8", 9 / 16],
+      ["int4", 5 / 16],
+      ["int2", 3 / 16],
+    ] as const) {
+      const shapes = cache.shapes(after({ lanes: [{ ...PACKED, kv }] }, 401), BOX, choices());
+      const height = (ink: string): number[] => [
+        ...new Set(
+          shapes.flatMap((s) =>
+            s.kind === "rect" && s.fill !== null && "ink" in s.fill && s.fill.ink === ink && s.y > 30 ? [s.height + 1] : [],
+          ),
+        ),
+      ];
+      const [whole = 0] = height("tail");
+      expect(height("packed")).toEqual([whole * part]);
+    }
+  });
+
+  test("four sinks have rings, what left a cross, what is free an outline", () => {
+    const early = cache.shapes(after({ lanes: [SINKS] }, 10), BOX, choices());
+    const cells = (shapes: readonly Shape[], ink: string) =>
+      shapes.filter((s) => s.kind === "rect" && s.stroke === ink && s.y > 20).length;
+    expect(cells(early, "sink")).toBe(4);
+    expect(cells(early, "grid")).toBe(118);
+    const late = cache.shapes(after({ lanes: [SINKS] }, 300), BOX, choices());
+    expect([cells(late, "sink"), cells(late, "grid")]).toEqual([4, 0]);
+    // Two strokes in the grid and two in the legend.
+    const crosses = (set: Partial<Choices>) =>
+      paths(cache.shapes(after({ lanes: [SINKS] }, 300), BOX, choices(set))).filter(({ ink, width }) => ink === "window" && width === 2).length;
+    expect(crosses({})).toBe(4);
+    expect(crosses({ still: true })).toBe(0);
+  });
+
+  test("a cell has a name; where a cell stands for several, it names the ends", () => {
+    const run = after({ lanes: [SINKS] }, 300);
+    const grid = cache.keys?.kind === "grid" ? cache.keys : null;
+    const { columns } = grid?.size(run, BOX, choices({ still: true })) ?? { columns: 1 };
+    const named = (slot: number) =>
+      grid?.cell(run, BOX, choices({ still: true }), Math.floor(slot / columns), slot % columns)?.name;
+    expect(named(2)).toBe(`slot 2 of 128, “${word(2).text}”, stream 2, sink, 23,040 bytes in all layers`);
+    expect(named(17)).toBe(`slot 17 of 128, “${word(189).text}”, stream 189, recent, 23,040 bytes in all layers`);
+    expect(named(128)).toBeUndefined();
+    const large = after({ lanes: [{ ...SINKS, recent: 4092 }] }, 20);
+    expect(grid?.cell(large, { width: 300, height: 240 }, choices(), 0, 1)?.name).toMatch(/^from slot 16 of 4,096, .*; to slot 31 of 4,096, empty$/);
+  });
+
+  test("a million slots are as quick as a hundred", () => {
+    const run = after({ lanes: [{ ...SINKS, recent: 1_048_576 }] }, 20);
+    expect(cache.shapes(run, BOX, choices()).length).toBeLessThan(2000);
+    expect(cache.rows(run, choices()).rows).toHaveLength(20);
+  });
+});
+
+test.describe("attention", () => {
+  test("words, cells and rows by layer and head", () => {
+    const run = after({ lanes: [SINKS] }, 50);
+    expect(attention.title(run, choices())).toBe("Attention on the sinks, by layer and head");
+    expect(attention.words(run, choices())).toBe(
+      "On average 36% of attention goes to the 4 sinks; by layer from 0% (layer 0) to 72% (layer 29).",
+    );
+    const grid = attention.keys?.kind === "grid" ? attention.keys : null;
+    expect(grid?.size(run, BOX, choices())).toEqual({ rows: 30, columns: 9 });
+    const cell = grid?.cell(run, BOX, choices(), 20, 3);
+    expect(cell?.name).toBe("layer 20, head 3: 44%");
+    expect(cell?.opens).toEqual({ lane: 0, layer: 20, head: 3 });
+    const { rows } = attention.rows(run, choices());
+    expect(rows).toHaveLength(30);
+    expect(rows[20]?.slice(0, 6)).toEqual(["sinks 4+124", 20, 0.25, 0.3125, 0.375, 0.4375]);
+  });
+
+  test("two lanes are side by side on one scale, and the window's goes to nothing", () => {
+    const run = after(THREE, 300);
+    expect(attention.words(run, choices())).toContain(
+      "In the window lane, on average 0.5% of attention goes to the first four slots;",
+    );
+    const shapes = attention.shapes(run, BOX, choices());
+    const heats = shapes.filter((s) => s.kind === "rect" && s.fill !== null && "heat" in s.fill);
+    // 2 x 270, and 24 of the scale.
+    expect(heats).toHaveLength(564);
+    expect(texts(shapes)).toEqual(expect.arrayContaining(["window", "sinks", "layer", "head", "29", "1", "0.5", "0"]));
+    const grid = attention.keys?.kind === "grid" ? attention.keys : null;
+    expect(grid?.cell(run, BOX, choices(), 5, 10)?.opens).toEqual({ lane: 1, layer: 5, head: 1 });
+  });
+
+  test("a head that was asked for shows each slot, with rings on the sinks", () => {
+    const head = { lane: 0, layer: 14, head: 3 };
+    let run = read(begin({ lanes: [SINKS] }), 200);
+    const opened = choices({ head });
+    expect(texts(attention.shapes(run, BOX, opened))).toContain("It is asked for and comes with the next token.");
+    run = read(reduceRun(run, { kind: "probs", ...head }), 1);
+    const shapes = attention.shapes(run, BOX, opened);
+    expect(texts(shapes)).toContain("Where layer 14, head 3 looks now");
+    expect(shapes.filter((s) => s.kind === "ring")).toHaveLength(4);
+    // The first slot has half of it all, and so half of the height of 48.
+    const bars = shapes.flatMap((s) => (s.kind === "rect" && s.fill !== null && "ink" in s.fill ? [s.height] : []));
+    expect(bars).toHaveLength(128);
+    expect(bars[0]).toBe(24);
+    expect(bars[5]).toBeCloseTo((48 * 0.5) / 127, 5);
+    expect(attention.words(run, opened)).toContain("Layer 14, head 3 gives 51% to the first slots.");
+    const logarithmic = attention.shapes(run, BOX, choices({ head, logShare: true }));
+    const taller = logarithmic.flatMap((s) => (s.kind === "rect" && s.fill !== null && "ink" in s.fill ? [s.height] : []));
+    // 1 - log(1/254) / log(1/10,000).
+    expect(taller[5]).toBeCloseTo(48 * (1 - Math.log(254) / Math.log(10_000)), 4);
+  });
+});
+
+test.describe("memory", () => {
+  test("the parts, everything kept, and what was saved", () => {
+    const run = after({ lanes: [PACKED] }, 400);
+    // 4 x 23,040; 124 x 23,040 / 4; 124 x 23,040 / 16; 32 x 23,040; 4 tokens of slack at 5/16.
+    expect(memory.words(run, choices())).toBe(
+      "The cache takes 1.8 MB, 1,751,040 bytes: sinks 92,160, codes 714,240, scales 178,560, tail 737,280 and slack 28,800. " +
+        "Keeping all 400 tokens in f16 would take 9.2 MB. That is 7.5 MB (81%) saved.",
+    );
+    const shapes = memory.shapes(run, BOX, choices());
+    expect(texts(shapes)).toEqual(
+      expect.arrayContaining(["MB", "Saved so far: 7.5 MB (81%)", "↗ 9.2 MB", "in f16", "codes", "scales", "tail"]),
+    );
+    expect(shapes.filter((s) => s.kind === "area")).toHaveLength(5);
+  });
+
+  test("the line of everything leaves the plot at four times the cache, and says so", () => {
+    const dense = (tokens: number) =>
+      paths(memory.shapes(small(tokens), BOX, choices())).find(({ ink, width }) => ink === "dense" && width === 2.5);
+    const small = (tokens: number) => after({ lanes: [{ ...SINKS, recent: 60 }], count: 400 }, tokens);
+    // The cache is 64 tokens; 4 x 64 = 256 are drawn.
+    expect(dense(200)?.points).toHaveLength(200);
+    expect(dense(300)?.points).toHaveLength(256);
+    expect(texts(memory.shapes(small(200), BOX, choices()))).toContain("all kept");
+    expect(texts(memory.shapes(small(300), BOX, choices()))).toContain("↗ 6.9 MB");
+  });
+
+  test("a logarithmic axis says so by its numbers, and keeps all in the plot", () => {
+    const shapes = memory.shapes(after({ lanes: [PACKED] }, 4000), BOX, choices({ logMemory: true }));
+    expect(texts(shapes)).toEqual(expect.arrayContaining(["0.01", "0.1", "1", "10", "100", "all kept", "cache"]));
+    expect(texts(shapes).some((text) => text.startsWith("↗"))).toBe(false);
+  });
+});
+
+test("time: medians now and at the start", () => {
+  const run = after({ lanes: [SINKS, RECOMPUTE], count: 600 }, 600);
+  // Every 16th token is timed: 30 + (i mod 7) / 2, whose median is 31.5; recompute takes 40 more.
+  expect(time.words(run, choices())).toBe(
+    "sinks: 31.5 ms now, 31.5 ms at the start, 1.00 times that. recompute: 71.5 ms now, 71.5 ms at the start, 1.00 times that.",
   );
-  // The plot is 400 wide for 100 tokens: sinks 0..4, gone 4..72, recent 72..100.
-  const bars = shapes.flatMap((s) => (s.kind === "rect" ? [[s.x, s.width, s.fill]] : []));
-  expect(bars).toEqual([
-    [48 + 16, 272, null],
-    [48 + 288, 112, "recent"],
-    [48, 16, "sink"],
+  expect(time.caption(run, choices())).toContain("Recompute pays for its window again");
+  const shapes = time.shapes(run, BOX, choices());
+  expect(texts(shapes)).toEqual(expect.arrayContaining(["ms", "0", "sinks 4+124", "recompute 128"]));
+  expect(time.rows(run, choices()).rows[2]).toEqual(["sinks 4+124", 32, 32, 1, 32, 32, 32]);
+});
+
+test("what it still knows: sinks, what left, what is kept", () => {
+  const run = after({ lanes: [SINKS], mode: "chat", count: null }, 300);
+  expect(knows.words(run, choices())).toBe(
+    "Of 300 tokens, tokens 0 to 3 are sinks, tokens 4 to 175 have left and tokens 176 to 299 are kept.",
+  );
+  const rows = knows.rows(run, choices()).rows;
+  expect(rows.map((row) => row.slice(0, 3))).toEqual([
+    ["sinks", 0, 4],
+    ["left", 4, 176],
+    ["kept", 176, 300],
   ]);
-  // The 33rd token pushed the first one out.
-  const mark = shapes.find((s) => s.kind === "line" && s.ink === "gone");
-  expect(mark?.kind === "line" && mark.from[0]).toBe(48 + 132);
-  expect(texts(shapes)).toEqual(
-    expect.arrayContaining(["slots", "capacity 32", "first word left", "stream position (tokens)"]),
-  );
-  expect(occupancy(after(20), BOX).words).toContain("Every token is still in the cache.");
+  const between = (from: number, to: number) => Array.from({ length: to - from }, (_, n) => word(from + n).text).join("");
+  expect(rows.map((row) => row[3])).toEqual([between(0, 4), between(4, 176), between(176, 300)]);
 });
 
-test("attention: by layer and as a mean", () => {
-  const { words, title, shapes } = attention(after(3), { width: 468, height: 300 });
-  expect(title).toBe("Attention on the sinks, by layer");
-  // Layers give 0, 1/2 and 7/8; the mean is 11/24.
-  expect(words).toBe(
-    "At the last token 46% of the attention went to the sinks, as the mean of all layers: " +
-      "from 0% in layer 0 to 88% in layer 2.",
-  );
-  // The frame of the bars is 20 to 126.
-  const bars = shapes.flatMap((s) => (s.kind === "rect" ? [s.height] : []));
-  expect(bars).toEqual([0, 53, 92.75]);
-  expect(lines(shapes)[0]?.points).toHaveLength(3);
+test("the first word leaves at the same place in every figure over the stream", () => {
+  const run = after(THREE, 400);
+  for (const width of [262, 358, 584]) {
+    const box = { width, height: 240 };
+    const places = [cost, cache, attention, memory, time].map((figure) => markAt(figure.shapes(run, box, choices())));
+    expect(places[0]).toBeGreaterThan(50);
+    for (const place of places) expect(place).toBe(places[0]);
+  }
 });
 
-test("attention of a window is that on its first four slots", () => {
-  const state = after(3);
-  state.wanted = { policy: "window", sinks: 0, recent: 28, kv: "f16" };
-  state.cache = { held: 3, capacity: 28, sinks: 0, stream: 3, bytes: 1, dense_bytes: 1 };
-  expect(attention(state, BOX).title).toBe("Attention on the first four slots, by layer");
+test("the trained length is marked as soon as it is in sight", () => {
+  const run = after({ lanes: [SINKS], count: 9000 }, 100);
+  expect(texts(cost.shapes(run, BOX, choices()))).toContain("trained length, 8,192");
+  expect(texts(cost.shapes(run, BOX, choices({ span: 512 })))).not.toContain("trained length, 8,192");
 });
 
-test("memory: the cache against everything kept", () => {
-  const { words, shapes } = memory(after(100), BOX);
-  expect(words).toBe(
-    "The cache takes 0.7 MB, 737,280 bytes. Keeping all 100 tokens in f16 would take 2.3 MB.",
-  );
-  expect(texts(shapes)).toEqual(
-    expect.arrayContaining(["MB", "this cache: 0.7 MB", "everything kept, f16: 2.3 MB"]),
-  );
-  // Past four times the cache, which is 128 tokens, the line is cut and its name points on.
-  const far = memory(after(200), BOX);
-  expect(texts(far.shapes)).toContain("everything kept, f16: 4.6 MB ↗");
-  expect(lines(far.shapes)[0]?.points).toHaveLength(129);
-  expect(lines(far.shapes)[1]?.points).toHaveLength(201);
+test("lanes of one policy differ in their dashes", () => {
+  for (const lane of [SINKS, WINDOW, DENSE, RECOMPUTE]) {
+    const run = begin({ lanes: [lane, { ...lane, recent: 60 }, { ...lane, recent: 30 }, { ...lane, recent: 20 }] });
+    const styles = run.lanes.map((_, n) => laneStyle(run, n));
+    expect(new Set(styles.map(({ dash }) => dash)).size).toBe(4);
+    expect(new Set(styles.map(({ ink }) => ink)).size).toBe(1);
+  }
 });
 
-test("figures are drawn before there is anything to draw, and at any size", () => {
-  for (const figure of [occupancy, attention, memory]) {
-    for (const state of [
-      begin({ policy: "dense", sinks: 0, recent: 1, kv: "f16" }),
-      after(1),
-      after(100),
-    ]) {
-      for (const box of [BOX, { width: 300, height: 150 }]) {
-        const { shapes, words, title, caption } = figure(state, box);
-        expect(markup(shapes)).not.toMatch(/NaN|Infinity|undefined/);
-        expect([words, title, caption].every((s) => s.length > 5)).toBe(true);
+test("every figure is drawn before there is anything to draw, of any run, at any size, and nothing is cut off", () => {
+  const plans: Plan[] = [
+    { lanes: [] },
+    THREE,
+    { lanes: [WINDOW, { ...SINKS, sinks: 1 }, SINKS, PACKED] },
+    { lanes: [{ ...SINKS, sink_text: "\n\n\n\n" }], mode: "free", count: null },
+    { lanes: [DENSE], mode: "chat", count: null },
+  ];
+  // Gathered, since a hundred thousand expectations would take minutes.
+  const faults: string[] = [];
+  for (const figure of ALL) {
+    for (const plan of plans) {
+      for (const tokens of [0, 1, 100, 300]) {
+        const run = after(plan, plan.lanes.length === 0 ? 0 : tokens);
+        for (const box of [BOX, { width: 262, height: 190 }, { width: 1200, height: 500 }]) {
+          for (const set of [choices(), choices({ view: "loss", logMemory: true, span: 512, still: true })]) {
+            const shapes = figure.shapes(run, box, set);
+            const drawn = markup(shapes, NAMES, "t");
+            const what = `${figure.id}, ${tokens} tokens, ${box.width} wide`;
+            if (/NaN|Infinity|undefined/.test(drawn)) faults.push(`${what}: no number`);
+            for (const s of shapes) if (s.kind === "text" && !inside(s, box)) faults.push(`${what}: ${s.text}`);
+            for (const text of [figure.words(run, set), figure.title(run, set), figure.caption(run, set)]) {
+              if (text.length < 6 || /NaN|undefined|null/.test(text)) faults.push(`${what}: ${text}`);
+            }
+            const { head, rows } = figure.rows(run, set);
+            if (rows.some((row) => row.length !== head.length)) faults.push(`${what}: a row`);
+          }
+        }
       }
     }
   }
+  expect([...new Set(faults)]).toEqual([]);
 });
+
+/** Text lies in its box, for letters of 6 pixels. */
+function inside({ text, at, anchor }: { text: string; at: Point; anchor: "start" | "middle" | "end" }, box: typeof BOX): boolean {
+  const width = text.length * 6;
+  const left = at[0] - { start: 0, middle: width / 2, end: width }[anchor];
+  return left >= -2 && left + width <= box.width + 2 && at[1] <= box.height && at[1] >= 9;
+}
 
 test("text in a drawing cannot become markup", () => {
-  const text = markup([{ kind: "text", at: [0, 0], text: "<b>&", anchor: "end", ink: "ink" }]);
-  expect(text).toContain("&lt;b&gt;&amp;</text>");
-});
-
-test("on the page: names, words and drawings change as tokens come", async ({ page }) => {
-  await mock(page, { most: 20 });
-  await open(page, "&backend=cpu&sinks=4&recent=28");
-  const figure = (name: string) => page.getByRole("img", { name });
-  await expect(figure("What is in the cache now The cache is empty.")).toBeVisible();
-  await expect(figure("Attention on the sinks, by layer No token has been read yet.")).toBeVisible();
-  const before = await page.locator("figure svg").evaluateAll((all) => all.map((svg) => svg.innerHTML));
-  await ask(page, "Hello");
-  await expect(parts(page).note).toHaveText(/^20 tokens\./);
-  await expect(
-    figure("What is in the cache now 32 of 32 slots are in use. The stream is 60 tokens long."),
-  ).toBeVisible();
-  // Layer l of the mocked engine gives l / 40.
-  await expect(figure("36% of the attention went to the sinks")).toBeVisible();
-  await expect(figure("from 0% in layer 0 to 73% in layer 29.")).toBeVisible();
-  await expect(figure("Memory of the cache The cache takes 0.7 MB, 737,280 bytes.")).toBeVisible();
-  const now = await page.locator("figure svg").evaluateAll((all) => all.map((svg) => svg.innerHTML));
-  for (const [i, drawing] of now.entries()) expect(drawing).not.toBe(before[i]);
+  const text = markup([{ kind: "text", at: [0, 0], text: "<b>&\"", anchor: "end", ink: "ink" }], NAMES, "t");
+  expect(text).toContain("&lt;b&gt;&amp;&quot;</text>");
 });

@@ -46,7 +46,7 @@ test("progress: bytes, speed, time left; cancelled and begun again", async ({ pa
   const errors = await mock(page, { total: TOTAL });
   const { status, bar, load } = parts(page);
   await page.goto(`/?backend=cpu&model=${model}`);
-  await expect(page.getByText(`The weights named by the address: ${model}`)).toBeVisible();
+  await expect(page.locator(".terms")).toContainText(`The weights named by the address: ${model}`);
   await expect(bar).toBeHidden();
   await load.click();
   await expect(status).toContainText("Loading the model.");

@@ -32,6 +32,8 @@ export interface Plan {
   hangAt?: number;
   /** The fault comes back after the conversation was read again, anywhere or on one backend. */
   again?: boolean | "webgpu" | "cpu";
+  /** Tokens after which a comparison breaks off. */
+  compareRejectAt?: number;
 }
 
 export const GGUF = Buffer.concat([Buffer.from("GGUF"), Buffer.alloc(100_000)]);

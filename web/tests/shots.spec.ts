@@ -27,7 +27,7 @@ for (const colorScheme of ["light", "dark"] as const) {
       await fakeGpu(page, GPU);
       // The engine holds still in the middle of its answer, so that every run shows the same.
       await mock(page, { words: STORY, hangAt: 360 });
-      await page.goto("/?sinks=4&recent=252");
+      await page.goto("/?view=chat&sinks=4&recent=252");
       await expect(parts(page).load).toBeEnabled();
       await shot("1-empty");
       await page.goto("/?sinks=4&recent=252&view=compare");

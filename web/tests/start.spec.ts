@@ -22,7 +22,7 @@ test("from the address to the first token", async ({ page, context }) => {
   const rows: Record<string, number>[] = [];
   for (let i = 0; i < VISITS; i += 1) {
     const visit = await context.newPage();
-    await visit.goto("/?backend=cpu&max=1");
+    await visit.goto("/?view=chat&backend=cpu&max=1");
     // Looked at in every frame, by the page's own clock, which begins with the visit.
     const seen = async (look: () => boolean): Promise<number> => {
       await visit.waitForFunction(look, null, { polling: "raf", timeout: 60_000 });

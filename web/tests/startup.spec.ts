@@ -147,7 +147,7 @@ test("nothing of the module or the model is fetched before the click", async ({ 
   await mock(page);
   const fetched: string[] = [];
   page.context().on("request", (request) => fetched.push(request.url()));
-  await page.goto("/?backend=cpu");
+  await page.goto("/?view=chat&backend=cpu");
   await expect(parts(page).status).toHaveText(
     "The model is not here yet. It will run on the CPU, one thread.",
   );

@@ -520,7 +520,7 @@ test.describe("the address", () => {
       const s = defaults(42);
       const policy = pick(["sinks", "window", "dense"] as const);
       s.backend = pick([null, "webgpu", "cpu"]);
-      s.view = pick(["chat", "compare"]);
+      s.view = pick([null, "chat", "compare"]);
       s.theme = pick([null, "light", "dark", "system"]);
       s.load = random(2) === 1;
       s.cache = { policy, sinks: policy === "sinks" ? random(9) : 0, recent: 1 + random(5000), kv: pick(["f16", "f32"]) };
@@ -533,7 +533,8 @@ test.describe("the address", () => {
       s.send.sampler.seed = random(1000);
       s.send.max_tokens = random(3);
       s.compare.x = pick([null, "tiny", "two-bits"]);
-      s.compare.mode = pick(["forced", "free"]);
+      s.compare.mode = pick([null, "forced", "free"]);
+      s.compare.text = pick([null, "story", "own"]);
       s.compare.from = random(10);
       s.compare.t = pick([null, 0, 257]);
       s.compare.play = random(2) === 1;
@@ -544,8 +545,12 @@ test.describe("the address", () => {
           sinks: lane === "sinks" ? random(9) : 0,
           recent: lane === "dense" ? 0 : 1 + random(500),
           kv: pick(["f32", "f16", "bf16", "int8", "int4", "int2"]),
-          positions: pick(["slot", "stream"]),
-          softmax: pick(["plain", "one"]),
+          ...pick([{}, { positions: "stream" }]),
+          ...pick([{}, { softmax: "one" }]),
+          ...pick([{}, { kv_k: "int2" }, { kv_v: "int8" }, { kv_k: "int4", kv_v: "f16" }]),
+          ...pick([{}, { group: 64, tail: 128 }]),
+          ...pick([{}, { zero_sinks: true }]),
+          ...(lane === "sinks" ? pick([{}, { sink_text: "\n\n: =\"\\ é" }]) : {}),
         });
       }
       expect(parse(format(s, 42), 42)).toEqual(s);
@@ -565,10 +570,10 @@ test.describe("the address", () => {
   });
 
   test("lanes are written as the program names them; others are refused", () => {
-    for (const text of ["window:128", "sinks:4+124:int4:stream:softmax1", "dense", "dense:f32", "recompute:128"]) {
+    for (const text of ["window:128", "sinks:4+124:int4:stream:softmax1", "dense", "dense:f32", "recompute:128", "sinks:4+60:k=int2:v=int4:group=64:tail=64:zero:text=\\n\\n:"]) {
       expect(formatLane(parseLane(text) ?? { ...NONE })).toBe(text);
     }
-    for (const text of ["", "window", "window:0", "window:4+8", "sinks:128", "sinks:4+124:int3", "other:4"]) {
+    for (const text of ["", "window", "window:0", "window:4+8", "sinks:128", "sinks:4+124:int3", "other:4", "dense:k=f8", "dense:group=7", "window:8:text=a", "sinks:4+4:text=\""]) {
       expect(parseLane(text), text).toBeNull();
     }
     expect(parse([["lane", "other:4"]], 1).complaints).toEqual([expect.stringContaining("lane=other:4")]);
@@ -577,4 +582,4 @@ test.describe("the address", () => {
   });
 });
 
-const NONE = { policy: "dense", sinks: 0, recent: 0, kv: "f16", positions: "slot", softmax: "plain" } as const;
+const NONE = { policy: "dense", sinks: 0, recent: 0, kv: "f16" } as const;

@@ -2,6 +2,8 @@
 
 use crate::Failure;
 use crate::load::{Progress, load};
+use crate::record::{made, model_words, text_words, title, write};
+use crate::run::{FORMAT, Keys, LaneRecorder, Mode, Recorded, Run, VERSION};
 use crate::settings::{DeviceName, ModelArgs};
 use crate::text::TextArgs;
 use clap::Args;
@@ -11,7 +13,10 @@ use model::config::Config;
 use model::gguf::Header;
 use model::policy::{CacheShape, Packing, Policy};
 use model::session::{CacheSettings, Cached, LaneFeed, Model, Session, Want};
+use model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Lane 0 is the twin in full precision.
@@ -47,6 +52,16 @@ pub struct KiviArgs {
     /// Tokens of each greedy continuation, after the tokens 0 to 191 and 600 to 791 of the text; 0 leaves them out.
     #[arg(long, default_value_t = 192)]
     greedy: usize,
+    /// Writes a run, as `sinkstream record` does: the dense cache in full precision, in 4 and in 2 bits, and with the keys'
+    /// scales the wrong way round.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// The recorded run's name; without it, the file's.
+    #[arg(long)]
+    title: Option<String>,
+    /// The commit that this program was built from, for the recorded run.
+    #[arg(long, default_value = "unknown")]
+    commit: String,
 }
 
 /// One stream beside the others.
@@ -79,6 +94,9 @@ struct Row {
     greedy: Vec<usize>,
     /// Relative errors of keys and of values, a layer.
     errors: Vec<[f64; 2]>,
+    /// What a recorded run tells of the lane, and its losses.
+    recorder: LaneRecorder,
+    losses: Vec<Option<f64>>,
 }
 
 pub fn run(args: &KiviArgs) -> Result<(), Failure> {
@@ -89,16 +107,17 @@ pub fn run(args: &KiviArgs) -> Result<(), Failure> {
     packing.check()?;
     let policies = [Policy::Dense, Policy::Sinks { sinks: args.sinks, recent: args.recent }];
     let stored = |policy, storage| CacheSettings { packing, ..CacheSettings::new(policy) }.stored_as(storage);
-    let prepare = |header: &Header| -> Result<Vec<u32>, Failure> {
+    let prepare = |header: &Header| -> Result<(Vec<u32>, Tokenizer), Failure> {
         let config = Config::from_gguf(header)?;
         for policy in policies {
             STORAGES.into_iter().try_for_each(|storage| stored(policy, storage).check(&config))?;
         }
-        args.text.read_at_most(LIMIT, header, &config)
+        Ok((args.text.read_at_most(LIMIT, header, &config)?, Tokenizer::from_gguf(header)?))
     };
-    let (model, header, tokens) = load(&args.model, prepare)?;
+    let (model, header, (tokens, tokenizer)) = load(&args.model, prepare)?;
     drop(header);
     let mut results = Vec::new();
+    let mut recorded = Vec::new();
     for policy in policies {
         let name = if policy == Policy::Dense { "dense" } else { "sinks" };
         let lane =
@@ -110,10 +129,15 @@ pub fn run(args: &KiviArgs) -> Result<(), Failure> {
         if policy == Policy::Dense {
             results.push(show_layers(&rows, &ranges));
             let lanes = ablations(stored(policy, Storage::F32));
-            let (rows, _) = measure(&model, &lanes, &tokens, 0)?;
-            show("dense, keys packed in other ways", &rows[1..], 0);
-            results.push(json!({ "ablations": rows[1..].iter().map(Row::json).collect::<Vec<_>>() }));
+            let (other, _) = measure(&model, &lanes, &tokens, 0)?;
+            show("dense, keys packed in other ways", &other[1..], 0);
+            results.push(json!({ "ablations": other[1..].iter().map(Row::json).collect::<Vec<_>>() }));
+            let told = |name: &str| ["f32", "int4", "int2", "int4, by token", "int2, by token"].contains(&name);
+            recorded.extend(rows.into_iter().chain(other.into_iter().skip(1)).filter(|row| told(&row.name)));
         }
+    }
+    if let Some(path) = &args.record {
+        record(args, path, &model, &tokenizer, tokens.clone(), recorded)?;
     }
     let shape = Session::new(Rc::clone(&model), stored(policies[1], Storage::F32), 1)?.cache_shape();
     let bytes = show_bytes(shape, tokens.len() as u64);
@@ -128,6 +152,37 @@ pub fn run(args: &KiviArgs) -> Result<(), Failure> {
     });
     println!("{line}");
     Ok(())
+}
+
+/// Writes the recorded run.
+fn record(
+    args: &KiviArgs,
+    path: &Path,
+    model: &Model,
+    tokenizer: &Tokenizer,
+    tokens: Vec<u32>,
+    rows: Vec<Row>,
+) -> Result<(), Failure> {
+    let lanes = rows.into_iter().map(|row| row.recorder.finish(None, false, &row.losses, 1, &[], &[]));
+    let run = Run {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        title: title(args.title.as_deref(), path),
+        made: made(&args.commit),
+        model: model_words(&args.model.model, &model.config)?,
+        mode: Mode::Forced,
+        sampler: None,
+        text: args.text.path().map(text_words).transpose()?,
+        start: 0,
+        count: tokens.len(),
+        prompt: 0,
+        every: 1,
+        vocab: BTreeMap::new(),
+        tokens: Some(tokens),
+        lanes: lanes.collect(),
+        marks: Vec::new(),
+    };
+    write(path, &run.spelled(tokenizer))
 }
 
 /// Reads the text with a lane for each storage; and the range of each K channel of the twin, `[layers][kv_cols]`.
@@ -148,7 +203,10 @@ fn measure(
     let vocab = model.config.vocab;
     let lanes = settings.len();
     let mut session = Session::with_lanes(Rc::clone(model), &settings, CHUNK * lanes)?;
-    let (mut nll, mut kl, mut same) = (vec![0.0; lanes], vec![0.0; lanes], vec![0usize; lanes]);
+    let (mut kl, mut same) = (vec![0.0; lanes], vec![0usize; lanes]);
+    let mut losses = vec![Vec::with_capacity(tokens.len()); lanes];
+    let mut recorders: Vec<LaneRecorder> =
+        all.iter().enumerate().map(|(i, lane)| lane.recorder(session.lane(i).shape(), &model.config)).collect();
     let mut progress = Progress::new("reading the text", tokens.len() as u64);
     let packing = settings.first().map_or_else(Packing::default, |settings| settings.packing);
     let (tail, exact) = (packing.tail as usize, packing.exact as usize);
@@ -164,8 +222,12 @@ fn measure(
         let counted = end.min(tokens.len() - 1) - done;
         let row = |lane: usize, i: usize| &logits[(lane * (end - done) + i) * vocab..][..vocab];
         for (lane, fed) in fed.iter().enumerate() {
+            for report in &fed.rows {
+                let (sink_mass, first_mass) = (&report.sink_mass[..], &report.first_mass[..]);
+                recorders[lane].read(Recorded { sink_mass, first_mass, ..Recorded::default() });
+            }
             for report in fed.rows.iter().take(counted) {
-                nll[lane] += f64::from(report.log_sum_exp) - f64::from(report.forced);
+                losses[lane].push(Some(f64::from(report.log_sum_exp) - f64::from(report.forced)));
             }
             for i in 0..end - done {
                 let (divergence, agree) = compare(row(0, i), row(lane, i));
@@ -217,16 +279,18 @@ fn measure(
         }
     }
     let (count, counted) = (tokens.len() as f64, (tokens.len() - 1) as f64);
-    let lanes = all.iter().zip(errors).zip(greedy_prefixes).enumerate();
-    let rows = lanes.map(|(lane, ((Lane { name, settings, ablation }, errors), greedy))| Row {
+    let lanes = all.iter().zip(errors).zip(greedy_prefixes).zip(recorders).zip(losses).enumerate();
+    let rows = lanes.map(|(lane, ((((Lane { name, settings, ablation }, errors), greedy), recorder), losses))| Row {
         name: name.clone(),
         storage: settings.keys,
         bytes: ablation.is_none().then(|| (session.lane(lane).bytes(), session.lane(lane).shape().bytes_per_token())),
-        perplexity: (nll[lane] / counted).exp(),
+        perplexity: (losses.iter().flatten().sum::<f64>() / counted).exp(),
         kl: kl[lane] / count,
         top_1: same[lane] as f64 / count,
         greedy,
         errors,
+        recorder,
+        losses,
     });
     Ok((rows.collect(), ranges))
 }
@@ -242,6 +306,28 @@ fn ablations(settings: CacheSettings) -> [Lane; 5] {
         lane("int2, by token", Some(Ablation { by_token: true, ..int2 })),
         lane("int2, rotated", Some(Ablation { rotated: true, ..int2 })),
     ]
+}
+
+impl Lane {
+    /// What records it: an ablation as if its cache were packed, in as many bytes.
+    fn recorder(&self, shape: CacheShape, config: &Config) -> LaneRecorder {
+        let (settings, shape, keys) = match self.ablation {
+            None => (self.settings, shape, None),
+            Some(Ablation { bits, by_token, .. }) => {
+                let (storage, stored) = match bits {
+                    Bits::Eight => (Storage::INT8, 8),
+                    Bits::Four => (Storage::INT4, 4),
+                    Bits::Two => (Storage::INT2, 2),
+                };
+                let settings = self.settings.stored_as(storage);
+                let shape = CacheShape { sinks: settings.stream().sinks(), ..shape };
+                let keys = if by_token { Keys::ByToken } else { Keys::Rotated };
+                (settings, shape.stored_as(model::policy::Storage::Packed { bits: stored }), Some(keys))
+            }
+        };
+        let heads = [config.layers, config.heads.n_heads];
+        LaneRecorder::new(settings, None, shape, 0, 0, heads).keys(keys)
+    }
 }
 
 impl Ablation {

@@ -5,6 +5,9 @@ mod compare;
 mod kivi;
 mod load;
 mod perplexity;
+mod record;
+mod replay;
+mod run;
 mod settings;
 mod text;
 mod tokenize;
@@ -33,6 +36,10 @@ enum Command {
     Perplexity(perplexity::PerplexityArgs),
     /// Read one text with several caches at once, and compare what they lose.
     Compare(compare::CompareArgs),
+    /// Record one text or one question with several caches, for the figures of the page.
+    Record(record::RecordArgs),
+    /// Say what a recorded run says.
+    Replay(replay::ReplayArgs),
     /// Time a token by policy, capacity and stream position.
     Bench(bench::BenchArgs),
     /// Measure what packing the cache to 8, 4 and 2 bits costs and saves, beside a twin in full precision. On the CPU.
@@ -49,6 +56,8 @@ fn main() -> ExitCode {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Perplexity(args) => perplexity::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Record(args) => record::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Kivi(args) => kivi::run(&args),
     };

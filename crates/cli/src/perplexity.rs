@@ -3,13 +3,15 @@
 use crate::Failure;
 use crate::load::{Progress, load};
 use crate::settings::{CacheArgs, ModelArgs};
-use crate::text::{TextArgs, by_characters, check_ids, check_sinks, parse_sink_tokens, unescape};
+use crate::run::{Column, csv};
+use crate::text::{TextArgs, check_ids, check_sinks, parse_sink_tokens, unescape};
 use clap::Args;
 use model::config::Config;
 use model::gguf::Header;
 use model::policy::Policy;
 use model::session::{Session, Want};
 use model::tokenizer::Tokenizer;
+use model::words::LaneWords;
 use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -36,6 +38,9 @@ pub struct PerplexityArgs {
     /// token i).
     #[arg(long)]
     per_token: Option<PathBuf>,
+    /// Writes the same as a table with the text of the tokens, like `sinkstream replay --csv`.
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
 }
 
 pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
@@ -45,19 +50,20 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     }
     let sink_text = args.sink_text.as_deref().map(unescape).transpose()?;
     let sink_tokens = args.sink_tokens.as_deref().map(parse_sink_tokens).transpose()?;
-    let prepare = |header: &Header| -> Result<(Vec<u32>, Vec<u32>), Failure> {
+    let prepare = |header: &Header| -> Result<(Vec<u32>, Vec<u32>, Tokenizer), Failure> {
         let config = Config::from_gguf(header)?;
         settings.check(&config)?;
-        let sinks = match (sink_tokens, sink_text) {
+        let tokenizer = Tokenizer::from_gguf(header)?;
+        let sinks = match (sink_tokens, &sink_text) {
             (Some(ids), _) => ids,
-            (None, Some(text)) => by_characters(&Tokenizer::from_gguf(header)?, &text)?,
+            (None, Some(text)) => tokenizer.encode_characters(text)?,
             (None, None) => Vec::new(),
         };
         check_sinks(&settings, &sinks)?;
         check_ids(&sinks, &config)?;
-        Ok((sinks, args.text.read(header, &config)?))
+        Ok((sinks, args.text.read(header, &config)?, tokenizer))
     };
-    let (model, header, (sinks, tokens)) = load(&args.model, prepare)?;
+    let (model, header, (sinks, tokens, tokenizer)) = load(&args.model, prepare)?;
     drop(header);
     let mut session = Session::new(model, settings, args.chunk)?;
     let mut read = 0;
@@ -102,6 +108,13 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     if let Some(path) = &args.per_token {
         std::fs::write(path, serde_json::to_string(&nll)?)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+    }
+    if let Some(path) = &args.csv {
+        let name = LaneWords::of(&settings, sink_text.as_deref()).name();
+        let nll: Vec<Option<f64>> = nll.iter().copied().map(Some).collect();
+        let column = Column { name: &name, nll: &nll, tokens: Some(&tokens) };
+        let table = csv(&[column], true, 1, |id| String::from_utf8_lossy(tokenizer.token_bytes(id)));
+        std::fs::write(path, table).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
     }
     let per_second = tokens.len() as f64 / seconds;
     println!("tokens        {:>12}", tokens.len());

@@ -25,6 +25,11 @@ pub struct TextArgs {
 }
 
 impl TextArgs {
+    /// The text's file; none where ids were given.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        self.text.as_deref()
+    }
+
     /// The ids, two or more, checked against the model's vocabulary.
     ///
     /// # Errors
@@ -79,18 +84,6 @@ pub fn check_sinks(settings: &CacheSettings, sinks: &[u32]) -> Result<(), Failur
         .into()),
         _ => Ok(()),
     }
-}
-
-/// Every character on its own: four newlines are four tokens, not one.
-///
-/// # Errors
-/// The tokenizer's.
-pub fn by_characters(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, Failure> {
-    let mut ids = Vec::new();
-    for character in text.chars() {
-        ids.extend(tokenizer.encode(character.encode_utf8(&mut [0; 4]))?);
-    }
-    Ok(ids)
 }
 
 /// Ids from the command line.

@@ -37,7 +37,7 @@ pub struct SamplerArgs {
 }
 
 impl SamplerArgs {
-    fn settings(&self) -> Settings {
+    pub fn settings(&self) -> Settings {
         Settings {
             temperature: self.temperature,
             top_k: self.top_k,

@@ -25,6 +25,18 @@ impl Text {
         Ok(Self { tokenizer: Tokenizer::from_gguf(header)?, template: ChatTemplate::from_gguf(header)? })
     }
 
+    /// The ids of a question as the template writes it, up to where the answer begins.
+    ///
+    /// # Errors
+    /// An empty question, or one that the template refuses.
+    pub fn question(&self, question: &str) -> Result<Vec<u32>, GenerateError> {
+        if question.trim().is_empty() {
+            return Err(GenerateError::Empty);
+        }
+        let messages = [Message::new(Role::User, question)];
+        Ok(self.tokenizer.encode(&next_turn(&self.template, &[], &messages)?)?)
+    }
+
     /// How a cache finds turns, for one that drops whole ones: by the template's opening token. The template's own system
     /// prompt is pinned, if it has one.
     ///

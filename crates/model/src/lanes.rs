@@ -14,8 +14,9 @@ pub enum Source {
     Forced(Vec<u32>),
     /// What that lane reads, at the same step.
     Follow(usize),
-    /// A beginning, then what the lane itself chooses, until it chooses one of `ends`; that one is not read.
-    Free { prompt: Vec<u32>, settings: Settings, ends: Vec<u32> },
+    /// A beginning, then what the lane itself chooses, until it chooses one of `ends`, which is not read, or has chosen
+    /// `most`.
+    Free { prompt: Vec<u32>, settings: Settings, ends: Vec<u32>, most: usize },
 }
 
 /// Why lanes cannot run.
@@ -31,6 +32,10 @@ pub enum LanesError {
     Follow { lane: usize, leader: usize },
     #[error("lane {0} has no token to begin with: give it a text or a prompt")]
     Empty(usize),
+    #[error("recompute keeps no sinks: leave out the text of its sinks, or use another policy")]
+    RecomputeSinks,
+    #[error("the sinks' text has {tokens} tokens and the cache {slots} slots: shorten it, or raise sinks or recent")]
+    Sinks { tokens: usize, slots: u64 },
 }
 
 /// What a lane did in a step.
@@ -52,6 +57,12 @@ pub struct LaneStep {
     pub held: u64,
     /// The token's own: the last of those.
     pub slot: u64,
+    /// The likeliest next token by the model itself, and its probability.
+    pub best: Option<(u32, f32)>,
+    /// It was the lane's last.
+    pub ended: bool,
+    /// Milliseconds, where the lane was fed by itself.
+    pub ms: Option<f64>,
 }
 
 /// Lanes at work.
@@ -84,6 +95,7 @@ enum Voice {
         at: usize,
         sampler: Box<Sampler>,
         ends: Vec<u32>,
+        most: usize,
         chosen: Option<u32>,
     },
 }
@@ -117,9 +129,9 @@ impl Lanes {
             let voice = match source {
                 Source::Follow(leader) => Voice::Follow(heads[lane].ok_or(LanesError::Follow { lane, leader })?),
                 Source::Forced(text) if !text.is_empty() => Voice::Forced { text, at: 0 },
-                Source::Free { prompt, settings, ends } if !prompt.is_empty() => {
+                Source::Free { prompt, settings, ends, most } if !prompt.is_empty() => {
                     let sampler = Box::new(Sampler::new(settings)?);
-                    Voice::Free { prompt, at: 0, sampler, ends, chosen: None }
+                    Voice::Free { prompt, at: 0, sampler, ends, most, chosen: None }
                 }
                 Source::Forced(_) | Source::Free { .. } => return Err(LanesError::Empty(lane)),
             };
@@ -141,24 +153,97 @@ impl Lanes {
         Ok(self.session.ask(asked)?)
     }
 
-    /// Feeds one token to each lane that has one, and reports of each; none of a lane that is at its end.
+    /// Feeds one token to each lane that has one, all in one forward, and reports of each; none of a lane that is at its end.
     ///
     /// # Errors
     /// A token outside the vocabulary, a dense cache at its limit, a lost device.
     pub async fn step(&mut self) -> Result<Vec<Option<LaneStep>>, LanesError> {
-        let voice_of = |lane: usize| match self.lanes[lane].voice {
+        let tokens = self.tokens();
+        let which: Vec<usize> = (0..tokens.len()).filter(|lane| tokens[*lane].is_some()).collect();
+        let mut steps = self.read(&which, &tokens).await?;
+        self.mark_ends(&mut steps);
+        Ok(steps)
+    }
+
+    /// The same with each lane in a forward of its own, so that each has its time: the difference of two calls of `now`, in
+    /// milliseconds.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub async fn step_apart(&mut self, now: fn() -> f64) -> Result<Vec<Option<LaneStep>>, LanesError> {
+        let tokens = self.tokens();
+        let mut steps: Vec<Option<LaneStep>> = tokens.iter().map(|_| None).collect();
+        // Those that follow come last, when it is known what they will read next.
+        let follows = |lane: &usize| matches!(self.lanes[*lane].voice, Voice::Follow(_));
+        let (last, mut order): (Vec<usize>, Vec<usize>) =
+            (0..tokens.len()).filter(|lane| tokens[*lane].is_some()).partition(follows);
+        order.extend(last);
+        for lane in order {
+            let started = now();
+            steps[lane] = self.read(&[lane], &tokens).await?.swap_remove(lane);
+            if let Some(step) = &mut steps[lane] {
+                step.ms = Some(now() - started);
+            }
+        }
+        self.mark_ends(&mut steps);
+        Ok(steps)
+    }
+
+    /// Feeds tokens to a lane that are no part of what its source says, before it begins.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub async fn before(&mut self, lane: usize, tokens: &[u32]) -> Result<(), LanesError> {
+        let mut left = tokens;
+        while !left.is_empty() {
+            let feed = LaneFeed { lane, tokens: left, want: Want::Nothing };
+            left = &left[self.session.feed(&[feed]).await?.iter().map(|fed| fed.taken).sum()..];
+        }
+        Ok(())
+    }
+
+    /// Whether no lane has anything left to read.
+    pub fn done(&self) -> bool {
+        self.tokens().iter().all(Option::is_none)
+    }
+
+    /// What says what a lane reads: its own voice, or that of the lane which it follows.
+    fn voice(&self, lane: usize) -> &Voice {
+        match self.lanes[lane].voice {
             Voice::Follow(leader) => &self.lanes[leader].voice,
             ref own => own,
-        };
-        let tokens: Vec<Option<u32>> = (0..self.lanes.len()).map(|lane| voice_of(lane).token(0)).collect();
-        let nexts: Vec<Option<u32>> = (0..self.lanes.len()).map(|lane| voice_of(lane).token(1)).collect();
-        let mut feeds = Vec::new();
-        for (lane, token) in tokens.iter().enumerate() {
-            let Some(token) = token else { continue };
-            if let Voice::Free { sampler, .. } = &mut self.lanes[lane].voice {
-                sampler.accept(*token);
+        }
+    }
+
+    /// What each lane reads next.
+    fn tokens(&self) -> Vec<Option<u32>> {
+        (0..self.lanes.len()).map(|lane| self.voice(lane).token(0)).collect()
+    }
+
+    fn mark_ends(&self, steps: &mut [Option<LaneStep>]) {
+        for (lane, step) in steps.iter_mut().enumerate() {
+            if let Some(step) = step {
+                step.ended = self.voice(lane).token(0).is_none();
             }
-            feeds.push((lane, *token));
+        }
+    }
+
+    /// Feeds some lanes their `tokens` in one forward.
+    async fn read(&mut self, which: &[usize], tokens: &[Option<u32>]) -> Result<Vec<Option<LaneStep>>, LanesError> {
+        let nexts: Vec<Option<u32>> = (0..self.lanes.len())
+            .map(|lane| match self.lanes[lane].voice {
+                // It has gone on already.
+                Voice::Follow(leader) if !which.contains(&leader) => self.lanes[leader].voice.token(0),
+                _ => self.voice(lane).token(1),
+            })
+            .collect();
+        let mut feeds = Vec::new();
+        for &lane in which {
+            let Some(token) = tokens[lane] else { continue };
+            if let Voice::Free { sampler, .. } = &mut self.lanes[lane].voice {
+                sampler.accept(token);
+            }
+            feeds.push((lane, token));
         }
         let wants = feeds.iter().map(|(lane, token)| {
             let want = match (&nexts[*lane], &self.lanes[*lane].voice) {
@@ -175,14 +260,19 @@ impl Lanes {
         for ((lane, token), Fed { evicted, rows: reports, .. }) in feeds.into_iter().zip(fed) {
             let Some(row) = reports.into_iter().next_back() else { continue };
             let entry = &mut self.lanes[lane];
+            let mut best = None;
             match &mut entry.voice {
                 Voice::Forced { at, .. } => *at += 1,
-                Voice::Free { at, chosen, .. } => {
+                Voice::Free { at, chosen, sampler, .. } => {
                     *at += 1;
                     *chosen = None;
+                    if nexts[lane].is_none() {
+                        best = sampler.best(row.log_sum_exp, &row.candidates);
+                    }
                 }
                 Voice::Follow(_) => {}
             }
+            let best = best.or_else(|| likeliest(row.log_sum_exp, &row.candidates));
             let nll = entry.nll.take();
             if nexts[lane].is_some() {
                 entry.nll = Some(row.log_sum_exp - row.forced);
@@ -191,7 +281,20 @@ impl Lanes {
             }
             let held = self.session.lane(lane).stream().held();
             let (sink_mass, first_mass, probs) = (row.sink_mass, row.first_mass, row.probs);
-            steps[lane] = Some(LaneStep { token, nll, evicted, sink_mass, first_mass, probs, held, slot: held - 1 });
+            let slot = held - 1;
+            steps[lane] = Some(LaneStep {
+                token,
+                nll,
+                evicted,
+                sink_mass,
+                first_mass,
+                probs,
+                held,
+                slot,
+                best,
+                ended: false,
+                ms: None,
+            });
         }
         self.choose(&rows).await?;
         Ok(steps)
@@ -200,7 +303,12 @@ impl Lanes {
     /// Free lanes choose their next token, and those that follow them say what they thought of it.
     async fn choose(&mut self, rows: &[Option<Logits>]) -> Result<(), LanesError> {
         for (lane, row) in self.lanes.iter_mut().zip(rows) {
-            let (Voice::Free { sampler, ends, chosen, .. }, Some(row)) = (&mut lane.voice, row) else { continue };
+            let (Voice::Free { prompt, at, sampler, ends, most, chosen }, Some(row)) = (&mut lane.voice, row) else {
+                continue;
+            };
+            if *at >= prompt.len().saturating_add(*most) {
+                continue;
+            }
             let choice = sampler.sample(row.log_sum_exp, &row.candidates)?;
             if !ends.contains(&choice.id) {
                 *chosen = Some(choice.id);
@@ -223,6 +331,11 @@ impl Lanes {
         }
         Ok(())
     }
+}
+
+/// The best token of logits that no penalty has touched, and its probability.
+pub(crate) fn likeliest(log_sum_exp: f32, candidates: &[(u32, f32)]) -> Option<(u32, f32)> {
+    candidates.first().map(|(id, logit)| (*id, (logit - log_sum_exp).exp()))
 }
 
 /// The lane at the end of those that `lane` follows; none where they lead nowhere.

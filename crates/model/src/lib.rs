@@ -4,9 +4,11 @@
 //! wait for a device is async, since in a browser nothing may block.
 //!
 //! The path of a token: [`tokenizer`] → [`session`] (asks `policy` what the token sees) → [`transformer`] (launches
-//! `kernels` on the [`weights`] and the [`store`]) → [`sampler`] → [`detokenize`]. Streams side by side: [`lanes`].
+//! `kernels` on the [`weights`] and the [`store`]) → [`sampler`] → [`detokenize`]. Streams side by side:
+//! [`lanes`], and what is told of them: [`compare`].
 
 pub mod chat;
+pub mod compare;
 pub mod config;
 pub mod detokenize;
 pub mod device;
@@ -19,6 +21,7 @@ pub mod store;
 pub mod tokenizer;
 pub mod transformer;
 pub mod weights;
+pub mod words;
 
 /// What callers need of the rooms below, so that they know this one alone.
 pub use kernels::step::LayerHead;

@@ -199,6 +199,14 @@ impl Sampler {
         }
     }
 
+    /// The likeliest of the candidates as the model itself gave them, without the penalty, and its probability; all of them
+    /// but those that the penalty has pushed out.
+    pub fn best(&self, lse: f32, candidates: &[(u32, f32)]) -> Option<(u32, f32)> {
+        let nll = |id: u32, logit: f32| self.model_nll(lse, &Choice { id, nll: lse - logit, prob: 1.0 });
+        let all = candidates.iter().map(|(id, logit)| (*id, (-nll(*id, *logit)).exp()));
+        all.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
     /// What to ask of a feed after which this chooses.
     pub fn want(&self) -> Want<'_> {
         let penalty = self.settings.repetition_penalty;

@@ -11,12 +11,12 @@ use burn::tensor::Tensor;
 use kernels::cache::{Float, Spot};
 use kernels::step::{LayerHead, SOFTMAX_ONE, ZERO_SINKS};
 use kernels::{CacheFormat, Storage};
-use policy::{CacheShape, Packing, PackingError, Policy, PolicyError, Positions, Stream};
+use policy::{CacheBytes, CacheShape, Packing, PackingError, Policy, PolicyError, Positions, Stream};
 use std::ops::Range;
 use std::rc::Rc;
 
 /// Slots that a dense cache begins with; it doubles when they are full.
-const DENSE_SLOTS: u64 = 256;
+pub const DENSE_SLOTS: u64 = 256;
 /// Slots at which a dense cache stops.
 pub const DENSE_LIMIT: u64 = 32_768;
 
@@ -88,7 +88,8 @@ impl CacheSettings {
         CacheFormat::new(self.keys, self.values, self.packing.group as usize, self.packing.tail as usize)
     }
 
-    fn stream(self) -> Stream {
+    /// The empty stream behind such a cache.
+    pub fn stream(self) -> Stream {
         let stream = if self.turns.is_some() { Stream::by_turns(self.policy) } else { Stream::new(self.policy) };
         if self.format().packs() { stream.packing(self.packing) } else { stream }
     }
@@ -180,6 +181,8 @@ pub enum Want<'a> {
     Nothing,
     /// Those of the last token, for sampling; ids in `penalized` are penalized.
     Last { penalty: f32, penalized: &'a [u32] },
+    /// Those of the last token, with the logit of an id.
+    Next { forced: u32 },
     /// Those of every token, with the logit of the token that followed; `forced` is as long as the feed, or one shorter
     /// at the end of a text.
     All { forced: &'a [u32] },
@@ -243,6 +246,23 @@ impl<'a> LaneView<'a> {
     /// Slots of the cache: sinks and recent, or what a dense cache has allocated so far.
     pub fn slots(self) -> u64 {
         self.session.store.place(self.lane).slots()
+    }
+
+    /// Slots in use of the sinks.
+    pub fn sinks(self) -> u64 {
+        self.stream().fed().min(self.stream().sinks().into())
+    }
+
+    /// Slots in use of tokens that are not packed yet; none where nothing is packed.
+    pub fn tail(self) -> u64 {
+        let stream = self.stream();
+        let recent = stream.held() - self.sinks();
+        if self.settings().format().packs() { recent.min(stream.fed().saturating_sub(stream.packed())) } else { 0 }
+    }
+
+    /// Bytes of the cache by part, in closed form.
+    pub fn parts(self) -> CacheBytes {
+        self.shape().parts(self.slots())
     }
 
     /// Bytes of the cache's part of the buffers.
@@ -430,8 +450,9 @@ impl Session {
                 return Err(SessionError::Lane(feed.lane));
             }
             taken[i] = self.lanes[feed.lane].takes(feed.tokens.len().min(most));
-            let forced = match feed.want {
+            let forced = match &feed.want {
                 Want::All { forced } => &forced[..taken[i].min(forced.len())],
+                Want::Next { forced } => std::slice::from_ref(forced),
                 _ => &[],
             };
             if let Some(&id) = feed.tokens[..taken[i]].iter().chain(forced).find(|id| **id as usize >= vocab) {
@@ -451,14 +472,16 @@ impl Session {
             let tokens = &feed.tokens[..taken];
             let opening = lane.settings.turns.map(|turns| turns.opening);
             let chunk = lane.stream.feed_turns(taken as u32, |i| Some(tokens[i]) == opening);
-            let (head, forced, penalty, penalized) = match feed.want {
-                Want::Last { penalty, penalized } if taken == feed.tokens.len() => {
-                    (taken - 1..taken, &[][..], penalty, penalized)
+            let whole = taken == feed.tokens.len();
+            let (head, forced, penalty) = match &feed.want {
+                Want::Last { penalty, penalized } if whole => (taken - 1..taken, (&[][..], 0), (*penalty, *penalized)),
+                Want::Next { forced } if whole => {
+                    (taken - 1..taken, (std::slice::from_ref(forced), taken - 1), (1.0, &[][..]))
                 }
-                Want::Nothing | Want::Last { .. } => (0..0, &[][..], 1.0, &[][..]),
-                Want::All { forced } => (0..taken, forced, 1.0, &[][..]),
+                Want::Nothing | Want::Last { .. } | Want::Next { .. } => (0..0, (&[][..], 0), (1.0, &[][..])),
+                Want::All { forced } => (0..taken, (*forced, 0), (1.0, &[][..])),
             };
-            inputs.push(lane.input(feed.lane, tokens, chunk, head, (forced, 0), (penalty, penalized)));
+            inputs.push(lane.input(feed.lane, tokens, chunk, head, forced, penalty));
         }
         let all: usize = taken.iter().sum();
         let mut rows = Vec::new();
@@ -607,9 +630,10 @@ impl Session {
             lane.last.push(*token);
             let evicted = lane.stream.feed(1).views.remove(0).evicted;
             fed.evicted = joined(fed.evicted.into_iter().chain(evicted));
-            let (wanted, forced, penalty) = match want {
+            let (wanted, forced, penalty) = match &want {
                 Want::All { forced } => (true, &forced[i.min(forced.len())..forced.len().min(i + 1)], (1.0, &[][..])),
-                Want::Last { penalty, penalized } => (whole, &[][..], (penalty, penalized)),
+                Want::Next { forced } => (whole, std::slice::from_ref(forced), (1.0, &[][..])),
+                Want::Last { penalty, penalized } => (whole, &[][..], (*penalty, *penalized)),
                 Want::Nothing => (false, &[][..], (1.0, &[][..])),
             };
             if !matches!(want, Want::All { .. }) && i + 1 < tokens.len() {

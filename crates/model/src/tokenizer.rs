@@ -171,6 +171,18 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The ids of each character on its own, one after the other: four newlines are four tokens, not one.
+    ///
+    /// # Errors
+    /// As [`Self::encode`].
+    pub fn encode_characters(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::new();
+        for character in text.chars() {
+            ids.extend(self.encode(character.encode_utf8(&mut [0; 4]))?);
+        }
+        Ok(ids)
+    }
+
     /// The bytes of a token's text; not always whole characters. Empty for an id beyond the vocabulary.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.bytes.get(id)

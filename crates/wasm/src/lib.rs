@@ -1,6 +1,6 @@
 //! The boundary to the page: plain objects cross it, in the shapes of `types.d.ts`. No tensors, no callbacks, no HTML.
 //!
-//! [`Engine`] is one model and one conversation. Its methods must not be called while a promise of another is pending:
+//! [`Engine`] is one model, and one conversation or one comparison. Its methods must not be called while a promise of another is pending:
 //! wasm-bindgen holds the object for as long. The worker asks for one step at a time and looks at its flag in between.
 
 #![cfg(target_family = "wasm")]
@@ -10,11 +10,13 @@ mod self_test;
 
 use js_sys::{Error, Uint8Array};
 use model::chat::Message;
+use model::compare::{Comparison, Lane};
 use model::device::Place;
 use model::generate::{Conversation, Text};
 use model::session::{Model, Session};
 use model::weights::Loader;
-use objects::{AttentionHeadJs, CacheSettingsJs, LoadProgress, ModelInfo, SendOptions};
+use model::words::LaneWords;
+use objects::{AttentionHeadJs, CompareInfo, CompareSource, LaneHeadJs, LoadProgress, ModelInfo, SendOptions};
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
@@ -52,6 +54,7 @@ pub struct Engine {
     model: Option<Rc<Model>>,
     text: Option<Text>,
     conversation: Option<Conversation>,
+    comparison: Option<Comparison>,
 }
 
 #[wasm_bindgen]
@@ -64,7 +67,7 @@ impl Engine {
             "cpu" => Place::cpu(),
             other => return Err(failure(format!("there is no backend `{other}`: use webgpu or cpu"))),
         };
-        Ok(Engine { place, loader: None, model: None, text: None, conversation: None })
+        Ok(Engine { place, loader: None, model: None, text: None, conversation: None, comparison: None })
     }
 
     /// Runs each kernel on stored inputs.
@@ -77,6 +80,7 @@ impl Engine {
     pub fn load_begin(&mut self) {
         // The old model's memory is needed for the new one.
         self.conversation = None;
+        self.comparison = None;
         self.model = None;
         self.text = None;
         self.loader = Some(Loader::new(self.place.device.clone()));
@@ -113,11 +117,12 @@ impl Engine {
 
     #[wasm_bindgen(skip_typescript)]
     pub fn reset(&mut self, settings: JsValue) -> Result<JsValue, JsValue> {
-        let settings: CacheSettingsJs = serde_wasm_bindgen::from_value(settings).map_err(failure)?;
+        let settings: LaneWords = serde_wasm_bindgen::from_value(settings).map_err(failure)?;
         let (Some(model), Some(text)) = (self.model.clone(), self.text.as_ref()) else { return Err(no_model()) };
-        let settings = settings.settings(text).map_err(failure)?;
+        let settings = settings.settings(Some(text)).map_err(failure)?;
         // First the old cache goes, then the new one comes.
         self.conversation = None;
+        self.comparison = None;
         let session = Session::new(model, settings, CHUNK).map_err(failure)?;
         let conversation = self.conversation.insert(Conversation::new(session));
         objects::plain(&objects::CacheState::of(conversation.session()))
@@ -169,10 +174,55 @@ impl Engine {
         let event = conversation.stop();
         objects::step(&event, conversation.session(), 0.0)
     }
+
+    #[wasm_bindgen(skip_typescript)]
+    pub fn compare(&mut self, lanes: JsValue, source: JsValue) -> Result<JsValue, JsValue> {
+        let lanes: Vec<LaneWords> = serde_wasm_bindgen::from_value(lanes).map_err(failure)?;
+        let source: CompareSource = serde_wasm_bindgen::from_value(source).map_err(failure)?;
+        let (Some(model), Some(text)) = (self.model.clone(), self.text.as_ref()) else { return Err(no_model()) };
+        let lanes: Vec<Lane> =
+            lanes.iter().map(|words| objects::lane(words, text)).collect::<Result<_, _>>().map_err(failure)?;
+        let reading = source.reading(text).map_err(failure)?;
+        // What was there goes first: the memory is needed.
+        self.conversation = None;
+        self.comparison = None;
+        let comparison = Comparison::new(&model, &lanes, &reading, CHUNK).map_err(failure)?;
+        objects::plain(&CompareInfo::of(self.comparison.insert(comparison), &reading))
+    }
+
+    #[wasm_bindgen(skip_typescript)]
+    pub async fn compare_next(&mut self, attention: JsValue) -> Result<JsValue, JsValue> {
+        let asked: Option<LaneHeadJs> = serde_wasm_bindgen::from_value(attention).map_err(failure)?;
+        let (Some(comparison), Some(text)) = (self.comparison.as_mut(), self.text.as_ref()) else {
+            return Err(no_comparison());
+        };
+        let started = objects::now();
+        let step = comparison.step(&text.tokenizer, asked.map(Into::into), objects::now).await.map_err(failure)?;
+        objects::compare_step(&step, objects::now() - started)
+    }
+
+    #[wasm_bindgen(skip_typescript)]
+    pub async fn compare_again(&mut self, every: usize) -> Result<JsValue, JsValue> {
+        let (Some(comparison), Some(text)) = (self.comparison.as_mut(), self.text.as_ref()) else {
+            return Err(no_comparison());
+        };
+        let started = objects::now();
+        let step = comparison.step_again(&text.tokenizer, every, objects::now).await.map_err(failure)?;
+        step.map_or(Ok(JsValue::NULL), |step| objects::compare_step(&step, objects::now() - started))
+    }
+
+    #[wasm_bindgen(skip_typescript)]
+    pub fn compare_end(&mut self) {
+        self.comparison = None;
+    }
 }
 
 /// Bytes of the file that are copied into the module at a time.
 const PIECE: u32 = 1 << 20;
+
+fn no_comparison() -> JsValue {
+    failure("there is no comparison yet: begin one with compare")
+}
 
 fn no_model() -> JsValue {
     failure("there is no model yet: load one first")

@@ -1,14 +1,16 @@
 //! The objects of `types.d.ts`, in its words.
 
 use crate::failure;
-use js_sys::{Float32Array, Reflect};
+use js_sys::{Array, Float32Array, Reflect};
 use model::LayerHead;
+use model::compare::{self, Comparison, Lane, Reading, Report};
 use model::config::Config;
 use model::generate::{Event, Reason, Text};
-use model::policy::{Packing, Policy, Positions, Storage};
+use model::policy::{CacheBytes, Storage};
 use model::sampler::Settings;
-use model::session::{CacheSettings, Session, Softmax};
+use model::session::Session;
 use model::weights::{Loader, Weights};
+use model::words::LaneWords;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use wasm_bindgen::JsValue;
@@ -22,63 +24,6 @@ pub fn plain(value: &impl Serialize) -> Result<JsValue, JsValue> {
 pub fn now() -> f64 {
     let performance = Reflect::get(&js_sys::global(), &"performance".into());
     performance.map_or(0.0, |performance| web_sys::Performance::from(performance).now())
-}
-
-#[derive(Debug, Deserialize)]
-pub struct CacheSettingsJs {
-    policy: String,
-    sinks: u32,
-    recent: u32,
-    kv: String,
-    kv_k: Option<String>,
-    kv_v: Option<String>,
-    group: Option<u32>,
-    tail: Option<u32>,
-    positions: Option<String>,
-    softmax: Option<String>,
-    zero_sinks: Option<bool>,
-    turns: Option<bool>,
-}
-
-impl CacheSettingsJs {
-    /// # Errors
-    /// A word that `types.d.ts` does not have, or a chat template that does not mark turns where those count.
-    pub fn settings(&self, text: &Text) -> Result<CacheSettings, String> {
-        let unknown = |what: &str, word: &str, known: &str| format!("there is no {what} `{word}`: use {known}");
-        let recent = self.recent;
-        let policy = match self.policy.as_str() {
-            "dense" => Policy::Dense,
-            "window" => Policy::Window { recent },
-            "sinks" => Policy::Sinks { sinks: self.sinks, recent },
-            "recompute" => Policy::Recompute { recent },
-            other => return Err(unknown("policy", other, "dense, window, sinks or recompute")),
-        };
-        let positions = match self.positions.as_deref().unwrap_or("slot") {
-            "slot" => Positions::Slot,
-            "stream" => Positions::Stream,
-            other => return Err(unknown("positions", other, "slot or stream")),
-        };
-        let storage = |word: &str| {
-            let known = "f32, f16, bf16, int8, int4 or int2";
-            model::Storage::named(word).ok_or_else(|| unknown("storage", word, known))
-        };
-        let keys = storage(self.kv_k.as_ref().unwrap_or(&self.kv))?;
-        let values = storage(self.kv_v.as_ref().unwrap_or(&self.kv))?;
-        let Packing { group, tail, .. } = Packing::default();
-        let packing =
-            Packing { group: self.group.unwrap_or(group), tail: self.tail.unwrap_or(tail), exact: self.sinks };
-        let softmax = match self.softmax.as_deref().unwrap_or("plain") {
-            "plain" => Softmax::Plain,
-            "one" => Softmax::One,
-            other => return Err(unknown("softmax", other, "plain or one")),
-        };
-        let zero_sinks = self.zero_sinks.unwrap_or(false);
-        let turns = match self.turns {
-            Some(true) => Some(text.turns().map_err(|error| error.to_string())?),
-            _ => None,
-        };
-        Ok(CacheSettings { policy, positions, keys, values, packing, softmax, zero_sinks, turns })
-    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -178,7 +123,24 @@ pub struct CacheState {
     sinks: u32,
     stream: u64,
     bytes: u64,
+    parts: CacheParts,
+    tail: u64,
     dense_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CacheParts {
+    sinks: u64,
+    codes: u64,
+    scales: u64,
+    tail: u64,
+    slack: u64,
+}
+
+impl From<CacheBytes> for CacheParts {
+    fn from(CacheBytes { sinks, codes, scales, tail, slack }: CacheBytes) -> Self {
+        Self { sinks, codes, scales, tail, slack }
+    }
 }
 
 impl CacheState {
@@ -190,6 +152,8 @@ impl CacheState {
             sinks: session.settings().policy.sinks(),
             stream: session.stream().fed(),
             bytes: session.cache_bytes(),
+            parts: session.lane(0).parts().into(),
+            tail: session.lane(0).tail(),
             dense_bytes: dense.bytes(session.stream().fed()),
         }
     }
@@ -222,9 +186,12 @@ enum StepJs<'a> {
     },
 }
 
+fn pair(range: &Option<Range<u64>>) -> Option<[u64; 2]> {
+    range.as_ref().map(|range| [range.start, range.end])
+}
+
 /// A `Step`.
 pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValue> {
-    let pair = |range: &Option<Range<u64>>| range.as_ref().map(|range| [range.start, range.end]);
     let cache = CacheState::of(session);
     let (object, arrays) = match event {
         Event::Prompt { done, total, evicted, evicted_turns, sink_mass, probs } => (
@@ -261,12 +228,158 @@ pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValu
         }
     };
     let object = plain(&object)?;
-    for (name, array) in arrays {
-        if let Some(array) = array {
-            Reflect::set(&object, &name.into(), &Float32Array::from(array.as_slice()))?;
+    set_arrays(&object, arrays)?;
+    Ok(object)
+}
+
+/// A `CompareSource`.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "mode", rename_all = "lowercase")]
+pub enum CompareSource {
+    Forced { text: String, from: usize, n: usize },
+    Free { prompt: String, sampler: SamplerJs, max_tokens: usize },
+}
+
+impl CompareSource {
+    /// # Errors
+    /// Nothing to read, or a question that the chat template refuses.
+    pub fn reading(self, text: &Text) -> Result<Reading, String> {
+        match self {
+            Self::Forced { text: words, from, n } => {
+                let mut tokens = text.tokenizer.encode(&words).map_err(|error| error.to_string())?;
+                if from >= tokens.len() {
+                    let count = tokens.len();
+                    return Err(format!("the text has {count} tokens, and {from} are to be left out: begin earlier"));
+                }
+                tokens.drain(..from);
+                if n > 0 {
+                    tokens.truncate(n);
+                }
+                Ok(Reading::Forced(tokens))
+            }
+            Self::Free { prompt, sampler, max_tokens } => Ok(Reading::Free {
+                prompt: text.question(&prompt).map_err(|error| error.to_string())?,
+                settings: sampler.settings(),
+                ends: text.tokenizer.eos().to_vec(),
+                most: max_tokens,
+            }),
         }
     }
+}
+
+/// A lane of a comparison.
+///
+/// # Errors
+/// A word that `types.d.ts` does not have, or characters that are no tokens.
+pub fn lane(words: &LaneWords, text: &Text) -> Result<Lane, String> {
+    let cache = words.settings(Some(text)).map_err(|error| error.to_string())?;
+    let before = words.sink_text.as_deref().unwrap_or_default();
+    let before = text.tokenizer.encode_characters(before).map_err(|error| error.to_string())?;
+    Ok(Lane { cache, before })
+}
+
+#[derive(Debug, Serialize)]
+pub struct CompareInfo {
+    tokens: usize,
+    shared: Vec<bool>,
+}
+
+impl CompareInfo {
+    pub fn of(comparison: &Comparison, reading: &Reading) -> Self {
+        Self { tokens: reading.tokens().len(), shared: comparison.shared() }
+    }
+}
+
+/// An `AttentionHead` of a lane.
+#[derive(Debug, Deserialize)]
+pub struct LaneHeadJs {
+    lane: usize,
+    #[serde(flatten)]
+    head: AttentionHeadJs,
+}
+
+impl From<LaneHeadJs> for (usize, LayerHead) {
+    fn from(LaneHeadJs { lane, head }: LaneHeadJs) -> Self {
+        (lane, head.into())
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Best<'a> {
+    id: u32,
+    text: &'a str,
+    p: f32,
+}
+
+#[derive(Debug, Serialize)]
+struct LaneStepJs<'a> {
+    i: u64,
+    id: u32,
+    text: &'a str,
+    nll: Option<f32>,
+    best: Option<Best<'a>>,
+    ended: bool,
+    ms: Option<f64>,
+    held: u64,
+    capacity: u64,
+    sinks: u64,
+    tail: u64,
+    bytes: CacheParts,
+    evicted: Option<[u64; 2]>,
+}
+
+/// A `CompareStep`.
+pub fn compare_step(step: &compare::Step, ms: f64) -> Result<JsValue, JsValue> {
+    #[derive(Serialize)]
+    struct CompareStep {
+        ms: f64,
+        done: bool,
+    }
+    let lanes = Array::new();
+    for report in &step.lanes {
+        lanes.push(&report.as_ref().map_or(Ok(JsValue::NULL), lane_step)?);
+    }
+    let object = plain(&CompareStep { ms, done: step.done })?;
+    Reflect::set(&object, &"lanes".into(), &lanes)?;
     Ok(object)
+}
+
+fn lane_step(report: &Report) -> Result<JsValue, JsValue> {
+    let object = plain(&LaneStepJs {
+        i: report.index,
+        id: report.token,
+        text: &report.text,
+        nll: report.nll,
+        best: report.best.as_ref().map(|(id, text, p)| Best { id: *id, text, p: *p }),
+        ended: report.ended,
+        ms: report.ms,
+        held: report.held,
+        capacity: report.capacity,
+        sinks: report.sinks,
+        tail: report.tail,
+        bytes: report.bytes.into(),
+        evicted: pair(&report.evicted),
+    })?;
+    let arrays = [
+        ("sink_mass", Some(&report.sink_mass)),
+        ("first_mass", Some(&report.first_mass)),
+        ("probs", report.probs.as_ref()),
+    ];
+    set_arrays(&object, arrays)?;
+    Ok(object)
+}
+
+/// Sets those arrays that there are.
+fn set_arrays<'a>(
+    object: &JsValue,
+    arrays: impl IntoIterator<Item = (&'static str, Option<&'a Vec<f32>>)>,
+) -> Result<(), JsValue> {
+    for (name, array) in arrays {
+        if let Some(array) = array {
+            Reflect::set(object, &name.into(), &Float32Array::from(array.as_slice()))?;
+        }
+    }
+    Ok(())
 }
 
 #[derive(Debug, Serialize)]

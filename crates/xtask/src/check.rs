@@ -95,7 +95,7 @@ fn clippy(repo: &Repo, which: &[&str]) -> Result<()> {
     repo::run(command.args(which).args(["--", "-D", "warnings"]))
 }
 
-fn cargo_heavy(repo: &Repo, subcommand: &str, arguments: &[&str]) -> Command {
+pub(crate) fn cargo_heavy(repo: &Repo, subcommand: &str, arguments: &[&str]) -> Command {
     let mut command = repo.cargo(&[subcommand]);
     command.args(HEAVY).args(arguments);
     command

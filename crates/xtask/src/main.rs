@@ -9,6 +9,7 @@ mod dist;
 mod model;
 mod pack;
 mod page;
+mod record;
 mod repo;
 mod server;
 mod tidy;
@@ -49,6 +50,14 @@ enum Command {
     Wasm,
     /// Measure what is built already, in a browser, with the real model; on a quiet machine.
     Bench(BenchArguments),
+    /// Record the runs that the page plays, with the default model on the CPU, and write their index.
+    Record {
+        /// Pride and Prejudice as a text file, for the run past the trained length; without it that run stays as it is.
+        #[arg(long, value_name = "PATH")]
+        book: Option<PathBuf>,
+        /// Only these runs, by name; all of them where none is named.
+        names: Vec<String>,
+    },
     /// Run every check, the cheapest first.
     Test {
         /// Only these steps, by name; all of them where none is named.
@@ -114,6 +123,7 @@ fn run(arguments: Arguments) -> Result<()> {
             budget::hold(&[wasm::size(&built, &pack)?])
         }
         Command::Bench(what) => what.scripts().try_for_each(|script| check::bench(&repo, script)),
+        Command::Record { book, names } => record::record(&repo, book.as_deref(), &names),
         Command::Test { steps } => check::run(repo, &steps),
     }
 }

@@ -1,95 +1,197 @@
-// The bytes of the cache against those of keeping everything.
+// The bytes of a cache by part, against those of keeping everything.
 
+import type { CacheParts } from "../../../crates/wasm/types";
+import type { LaneState, RunState } from "../run.ts";
 import { mean } from "../series.ts";
-import type { State } from "../state.ts";
 import * as say from "../strings.en.ts";
-import {
-  curve,
-  firstLeftMark,
-  type Frame,
-  GUTTER,
-  LINE,
-  MARGIN,
-  streamEnd,
-  ticks,
-  xAxis,
-  yAxis,
-} from "./plot.ts";
-import type { Box, Figure, Ink, Point, Shape } from "./shapes.ts";
+import { laneOf, laneOptions, ofLane } from "./choose.ts";
+import type { Choices, Figure, Option, Stream, Table } from "./figure.ts";
+import { isPacked } from "./lanes.ts";
+import { cursor, curve, type EndLabel, endLabels, type Frame, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, xAxis, y, yAxis } from "./plot.ts";
+import type { Box, Fill, Point, Shape } from "./shapes.ts";
 
 /** The line of everything kept leaves the plot at this many times the cache. */
 const LEAVES_AT = 4;
+const MEGA = 1e6;
+/** The axis reaches at least so far, bytes. */
+const LEAST = 0.5 * MEGA;
+/** A part that is a smaller share of the cache has no name in the plot. */
+const NAMED = 0.04;
+const PARTS = ["sinks", "codes", "scales", "tail", "slack"] as const satisfies (keyof CacheParts)[];
 
-interface Lane {
-  ink: Ink;
-  dash?: string;
-}
-
-const LANES: Record<State["wanted"]["policy"], Lane> = {
-  sinks: { ink: "sink" },
-  window: { ink: "window", dash: "6 3" },
-  dense: { ink: "ink" },
-  recompute: { ink: "ink", dash: "2 3" },
+export const memory: Figure = {
+  id: "memory",
+  hertz: 1,
+  surface: "svg",
+  title: () => say.memory.title,
+  caption: (run, choices) => say.memory.caption(laneOf(run, choices)?.settings.policy === "dense"),
+  shapes,
+  words,
+  rows,
+  options,
+  keys: { kind: "stream", plot: frame, reading } satisfies Stream,
 };
-const DENSE: Lane = { ink: "dense", dash: "1 4" };
-/** Width below which the two names stand below each other, pixels. */
-const NARROW = 420;
 
-export function memory(state: State, box: Box): Figure {
-  const { cache, series } = state;
-  const bytes = cache?.bytes ?? 0;
-  const dense = cache?.dense_bytes ?? 0;
-  const most = Math.max(1e6, bytes * 1.3, Math.min(dense * 1.1, bytes * LEAVES_AT));
-  const frame: Frame = {
-    left: GUTTER,
-    right: box.width - MARGIN,
-    top: (box.width < NARROW ? 4 : 3) * LINE + 4,
-    bottom: box.height - 2 * LINE - 6,
-    most: { x: streamEnd(cache?.stream ?? 0), y: most / 1e6 },
-  };
-  const inMegabytes = (kept: typeof series.bytes): typeof series.bytes => ({
-    ...kept,
-    bins: kept.bins.map((bin) => ({ ...bin, sum: bin.sum / 1e6 })),
-  });
+const total = ({ bytes }: LaneState): number => PARTS.reduce((sum, part) => sum + bytes[part], 0);
+
+/** Bytes of a token in f16, all layers; null before there is one. */
+function perToken({ model }: RunState, lane: LaneState): number | null {
+  if (model !== null) return model.layers * 2 * model.n_kv_heads * model.head_dim * 2;
+  return lane.at > 0 ? lane.dense_bytes / lane.at : null;
+}
+
+function frame(run: RunState, box: Box, choices: Choices): Frame {
+  const plot = streamFrame(run, box, choices, 3 * LINE, box.height - LINE - 8);
+  const lane = laneOf(run, choices);
+  const bytes = lane === null ? 0 : total(lane);
+  const dense = lane?.dense_bytes ?? 0;
+  if (!choices.logMemory) return { ...plot, most: Math.max(LEAST, bytes * 1.3, Math.min(dense * 1.1, bytes * LEAVES_AT)) };
+  const least = 10 ** Math.floor(Math.log10(Math.max(1, lane === null ? LEAST : (perToken(run, lane) ?? LEAST))));
+  return { ...plot, least, most: Math.max(LEAST, bytes, dense) * 2, log: true };
+}
+
+function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
+  const plot = frame(run, box, choices);
+  const lane = laneOf(run, choices);
+  const wanted = Math.max(2, Math.floor((plot.bottom - plot.top) / 36));
+  const at = plot.log ? logTicks(plot.least, plot.most) : ticks(0, plot.most / MEGA, wanted, false).map((mb) => mb * MEGA);
+  const axes = [...yAxis(plot, say.memory.axis, at, (bytes) => say.axisNumber(bytes / MEGA)), ...xAxis(plot)];
+  if (lane === null || lane.at === 0) return axes;
+  const bytes = total(lane);
+  const { dense_bytes: dense } = lane;
+  const labels: EndLabel[] = [];
   // Where the line has left the plot it is cut, not drawn along the edge.
-  const inside = {
-    ...series.dense,
-    bins: series.dense.bins.filter((bin) => mean(bin) <= most),
-  };
-  const lane = LANES[state.wanted.policy];
+  const inside = { ...lane.dense, bins: lane.dense.bins.filter((bin) => mean(bin) <= plot.most) };
+  const growing = points(plot, inside);
+  const gone = dense > plot.most;
+  const leaves = growing.at(-1);
+  if (!gone && leaves !== undefined) labels.push({ text: say.memory.everything, at: leaves, ink: "dense" });
+  const [stack, named] = plot.log ? whole(plot, lane) : stacked(plot, lane);
+  labels.push(...named);
+  const window = windowBytes(run, lane);
+  const saved = dense > bytes ? say.memory.saved(dense - bytes, (dense - bytes) / dense) : say.memory.nothingSaved;
+  return [
+    ...axes,
+    ...stack,
+    ...(window === null || window > plot.most ? [] : windowLine(plot, window, labels)),
+    ...marks(plot, run, false),
+    ...curve(growing, { ink: "dense", dash: "0 4.5" }),
+    ...(gone ? arrow(plot, leaves, dense) : []),
+    ...endLabels(plot, labels),
+    { kind: "text", at: [2, LINE - 3], text: saved, anchor: "start", ink: "ink", bold: true },
+    ...cursor(plot, run),
+  ];
+}
+
+/** What an f16 cache of as many slots would take; null where this one is that. */
+function windowBytes(run: RunState, lane: LaneState): number | null {
+  const one = perToken(run, lane);
+  if (one === null || lane.settings.policy === "dense" || !isPacked(lane)) return null;
+  return one * lane.capacity;
+}
+
+function windowLine(plot: Frame, bytes: number, labels: EndLabel[]): Shape[] {
+  const at = y(plot, bytes);
+  labels.push({ text: say.memory.window, at: [plot.right, at], ink: "window" });
+  return curve([[plot.left, at], [plot.right, at]], { ink: "window", dash: "6 3" });
+}
+
+/** What leaves the plot says where it has got to. */
+function arrow(plot: Frame, leaves: Point | undefined, dense: number): Shape[] {
+  const text = say.memory.arrow(dense);
+  const here = leaves?.[0] ?? plot.left;
+  const fits = here + textWidth(text) + 8 < plot.right;
+  return [
+    {
+      kind: "text",
+      at: [fits ? here + 8 : here - 8, plot.top + 10],
+      text,
+      anchor: fits ? "start" : "end",
+      ink: "ink",
+    },
+  ];
+}
+
+const FILLS: Record<(typeof PARTS)[number], Fill> = {
+  sinks: { ink: "sink", style: "solid" },
+  codes: { ink: "packed", style: "hatch" },
+  scales: { ink: "packed", style: "faint" },
+  tail: { ink: "tail", style: "solid" },
+  slack: { ink: "gone", style: "faint" },
+};
+
+const fillOf = (lane: LaneState, part: (typeof PARTS)[number]): Fill =>
+  part === "codes" && !isPacked(lane) ? { ink: "tail", style: "hatch" } : FILLS[part];
+
+/** The parts on each other. Their shares are those of now: a buffer keeps its size, or grows as a whole. */
+function stacked(plot: Frame, lane: LaneState): [Shape[], EndLabel[]] {
+  const bytes = total(lane);
+  const shapes: Shape[] = [];
+  const labels: EndLabel[] = [];
+  if (bytes === 0) return [shapes, labels];
+  let below = 0;
+  for (const part of PARTS) {
+    const share = lane.bytes[part] / bytes;
+    if (share === 0) continue;
+    const edge = (level: number): Point[] => steps(points(plot, lane.memory, (bin) => mean(bin) * level));
+    const [upper, under] = [edge(below + share), edge(below)];
+    shapes.push({ kind: "area", points: [...upper, ...under.toReversed()], fill: fillOf(lane, part) });
+    const [last] = edge(below + share / 2).slice(-1);
+    const one = part === "codes" && !isPacked(lane) ? say.memory.cache : say.memory.parts[part];
+    if (share >= NAMED && last !== undefined) {
+      const ink = fillOf(lane, part);
+      labels.push({ text: one, at: last, ink: "ink" in ink ? ink.ink : "ink" });
+    }
+    below += share;
+  }
+  const outline = steps(points(plot, lane.memory));
+  return [[...shapes, { kind: "path", points: outline, ink: "ink", width: 1 }], labels];
+}
+
+/** On a logarithmic axis parts cannot lie on each other. */
+function whole(plot: Frame, lane: LaneState): [Shape[], EndLabel[]] {
+  const through = steps(points(plot, lane.memory));
+  const last = through.at(-1);
+  return [curve(through, { ink: "sink", dash: null }), last === undefined ? [] : [{ text: say.memory.cache, at: last, ink: "sink" }]];
+}
+
+function words(run: RunState, choices: Choices): string {
+  const lane = laneOf(run, choices);
+  if (lane === null || total(lane) === 0) return say.memory.empty;
+  const parts = PARTS.filter((part) => lane.bytes[part] > 0).map((part) => ({
+    name: part === "codes" && !isPacked(lane) ? say.memory.floats : say.memory.parts[part],
+    bytes: lane.bytes[part],
+  }));
+  return ofLane(run, choices) + say.memory.words(total(lane), lane.dense_bytes, lane.at, parts);
+}
+
+function reading(run: RunState, at: number, choices: Choices): string {
+  const lane = laneOf(run, choices);
+  return ofLane(run, choices) + say.memory.reading(at, lane === null ? null : valueAt(lane.memory, at), lane === null ? null : valueAt(lane.dense, at));
+}
+
+function rows(run: RunState, choices: Choices): Table {
+  const lane = laneOf(run, choices);
+  const head = ["stream", "cache_bytes", "dense_f16_bytes", ...PARTS.map((part) => `${part}_now`)];
+  if (lane === null) return { head, rows: [] };
   return {
-    title: say.memory.title,
-    caption: say.memory.caption(state.wanted.policy),
-    words: cache === null ? say.memory.empty : say.memory.words(bytes, dense, cache.stream),
-    shapes: [
-      ...yAxis(frame, say.memory.axis, ticks(frame.most.y, 4, false), (v) =>
-        String(Math.round(v * 100) / 100),
-      ),
-      ...xAxis(frame, say.streamAxis),
-      ...firstLeftMark(frame, state.firstLeft, "bottom"),
-      ...curve(frame, inMegabytes(inside), DENSE.ink, 2.5, DENSE.dash),
-      ...curve(frame, inMegabytes(series.bytes), lane.ink, 2.5, lane.dash),
-      ...(cache === null ? [] : legend(box, lane, bytes, dense, dense > most)),
-    ],
+    head,
+    rows: lane.memory.bins.map((bin, i, all) => [
+      bin.last,
+      Math.round(mean(bin)),
+      Math.round(valueAt(lane.dense, bin.last) ?? 0),
+      // The parts are known of the last position only.
+      ...PARTS.map((part) => (i === all.length - 1 ? lane.bytes[part] : null)),
+    ]),
   };
 }
 
-/** The two lines by name, with what they stand at; `gone` where the dense line has left the plot. */
-function legend(box: Box, cache: Lane, bytes: number, dense: number, gone: boolean): Shape[] {
-  const second: Point = box.width < NARROW ? [0, 2 * LINE] : [box.width / 2, LINE];
+function options(run: RunState, choices: Choices): Option[][] {
   return [
-    ...entry([0, LINE], cache, `${say.memory.cache}: ${say.megabytes(bytes)}`),
-    ...entry(second, DENSE, `${say.memory.dense}: ${say.megabytes(dense)}${gone ? " ↗" : ""}`),
-  ];
-}
-
-function entry([x, y]: Point, { ink, dash }: Lane, text: string): Shape[] {
-  const points: Point[] = [
-    [x + 2, y - 4],
-    [x + 26, y - 4],
-  ];
-  return [
-    { kind: "path", points, ink, width: 2.5, ...(dash === undefined ? {} : { dash }) },
-    { kind: "text", at: [x + 34, y], text, anchor: "start", ink: "ink" },
+    ...laneOptions(run, choices),
+    [
+      { text: say.linear, name: say.linearAxis, pressed: !choices.logMemory, set: { logMemory: false } },
+      { text: say.log, name: say.logAxis, pressed: choices.logMemory, set: { logMemory: true } },
+    ],
   ];
 }

@@ -17,7 +17,7 @@ use model::gguf::Header;
 use model::session::{CacheSettings, LaneFeed, Model, Session, Want};
 use results::{CLOSE, ROLLING, Recovery, Series, recovery};
 use serde_json::json;
-use setting::Setting;
+pub use setting::Setting;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -193,12 +193,8 @@ fn recompute(model: &Rc<Model>, setting: &Setting, tokens: &[u32], every: usize)
     let mut progress = Progress::new("reading it again and again", nll.len() as u64);
     let mut read = 0;
     for at in (every - 1..nll.len()).step_by(every) {
-        while read < at {
-            read += pollster::block_on(session.feed_one(&tokens[read..at], Want::Nothing))?.taken;
-        }
         let started = Instant::now();
-        let fed =
-            pollster::block_on(session.feed_one(&tokens[at..=at], Want::All { forced: &tokens[at + 1..=at + 1] }))?;
+        let fed = pollster::block_on(session.feed_one(&tokens[read..=at], Want::Next { forced: tokens[at + 1] }))?;
         if at >= recent {
             times.push(started.elapsed().as_secs_f64() * 1e3);
         }

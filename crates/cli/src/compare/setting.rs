@@ -1,7 +1,7 @@
 //! One strategy of a comparison, as it is written on the command line.
 
 use crate::Failure;
-use crate::text::{by_characters, check_ids, check_sinks, unescape};
+use crate::text::{check_ids, check_sinks, unescape};
 use model::Storage;
 use model::config::Config;
 use model::gguf::Header;
@@ -18,7 +18,7 @@ pub struct Setting {
     pub name: String,
     pub cache: CacheSettings,
     /// Replaces the sinks.
-    sink_text: Option<String>,
+    pub sink_text: Option<String>,
 }
 
 impl FromStr for Setting {
@@ -81,7 +81,7 @@ impl Setting {
     pub fn prepare(&self, header: &Header, config: &Config) -> Result<Vec<u32>, Failure> {
         self.cache.check(config)?;
         let ids = match &self.sink_text {
-            Some(text) => by_characters(&Tokenizer::from_gguf(header)?, text)?,
+            Some(text) => Tokenizer::from_gguf(header)?.encode_characters(text)?,
             None => Vec::new(),
         };
         check_sinks(&self.cache, &ids)?;

@@ -1,0 +1,63 @@
+// The experiments: what each is about, and the menu that they are chosen from.
+
+import { button, el, keys } from "./dom.ts";
+import * as say from "./strings.en.ts";
+
+export interface Experiment {
+  title: string;
+  what: string;
+  why: string;
+  /** Goes on after "Look at". */
+  look: string;
+  /** The paper's number. */
+  paper: string;
+}
+
+export const experimentOf = (name: string): Experiment | null =>
+  (say.experiments as Record<string, Experiment>)[name] ?? null;
+
+/** Lists the experiments as links, each of which `address` gives; null is the first story. */
+export function menu(address: (name: string | null) => string, choose: (name: string | null) => void): HTMLElement {
+  const entry = (name: string | null, title: string, what: string): HTMLElement => {
+    const link = el("a", { href: address(name) }, title);
+    link.addEventListener("click", (event) => {
+      // Another tab or window is the browser's matter.
+      if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      choose(name);
+    });
+    return el("li", {}, link, el("p", { class: "muted" }, what));
+  };
+  return el(
+    "ul",
+    { class: "experiments" },
+    entry(null, say.firstStory, say.firstStoryWhat),
+    ...keys(say.experiments).map((name) => {
+      const { title, what } = say.experiments[name];
+      return entry(name, title, what);
+    }),
+  );
+}
+
+/** The menu as a dialog, which closes with a choice. */
+export function dialog(address: (name: string | null) => string, choose: (name: string | null) => void): HTMLDialogElement {
+  const box: HTMLDialogElement = el(
+    "dialog",
+    { id: "experiments", "aria-labelledby": "experiments-title" },
+    el(
+      "div",
+      { class: "head" },
+      el("h2", { id: "experiments-title" }, say.experimentsMenu),
+      button(say.close, () => box.close()),
+    ),
+    el("p", { class: "muted" }, say.experimentsIntro),
+    menu(address, (name) => {
+      box.close();
+      choose(name);
+    }),
+  );
+  box.addEventListener("click", (event) => {
+    if (event.target === box) box.close();
+  });
+  return box;
+}

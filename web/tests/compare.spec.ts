@@ -1,0 +1,568 @@
+// The comparison: recorded runs and how they are played, experiments and their addresses, lanes that run live.
+
+import { readFileSync } from "node:fs";
+import { expect, type Page, test } from "@playwright/test";
+import type { RecordedRun } from "../../crates/wasm/run";
+import { readRun } from "../src/replay.ts";
+import { experiments } from "../src/strings.en.ts";
+import { ask, errors, mock, open, parts } from "./page.ts";
+import { allRuns, compared, lanes, serve, STORY } from "./runs.ts";
+
+let runs: Map<string, RecordedRun>;
+
+test.beforeAll(async () => {
+  runs = await allRuns();
+});
+
+test.beforeEach(async ({ page }) => {
+  await serve(page, runs);
+});
+
+const compare = (page: Page) => ({
+  act: page.locator("#act"),
+  panel: page.getByRole("tabpanel", { name: "Compare" }),
+  badge: page.locator(".badge"),
+  slider: page.getByRole("slider", { name: "Position in the run" }),
+  place: page.locator(".place"),
+  pace: page.getByRole("combobox", { name: "Pace" }),
+  lane: (name: string) => page.getByRole("group", { name, exact: true }),
+  text: (name: string) => page.getByRole("group", { name: `Text of ${name}` }),
+  names: page.locator(".lane h2"),
+});
+
+/** Opens an address and lets its recording play to the end. */
+async function atEnd(page: Page, query: string): Promise<void> {
+  await page.goto(`/?backend=cpu${query}`);
+  const { slider } = compare(page);
+  await slider.focus();
+  await page.keyboard.press("End");
+  await expect(slider).toHaveValue((await slider.getAttribute("max")) ?? "");
+}
+
+test.describe("a first visit", () => {
+  test("is alive within a second, without the module, the worker or the model", async ({ page }) => {
+    const found = errors(page);
+    const fetched: string[] = [];
+    page.on("request", (request) => fetched.push(new URL(request.url()).pathname));
+    await page.goto("/?backend=cpu");
+    await page.locator(".words span").first().waitFor();
+    await page.locator("#cost .stage path").first().waitFor({ state: "attached" });
+    const alive = await page.evaluate(() => performance.now());
+    console.log(`alive after ${Math.round(alive)} ms`);
+    expect(alive).toBeLessThan(1000);
+    expect(fetched.filter((path) => /pkg|worker|gguf/.test(path))).toEqual([]);
+    const { badge, act, names } = compare(page);
+    await expect(badge).toHaveText(/^Recorded run · made by sinkstream 0\.1\.0 on 2026-01-31, 0123456\./);
+    await expect(act).toHaveText("Take the sinks away");
+    await expect(names).toHaveText(["sinks 4+60"]);
+    await expect(page.locator("button.primary:visible")).toHaveCount(1);
+    await expect(page.getByRole("tab", { name: "Compare" })).toHaveAttribute("aria-selected", "true");
+    expect(found).toEqual([]);
+  });
+
+  test("the button brings the lane without sinks: the same text to the letter until its first word has left", async ({ page }) => {
+    await page.goto("/?backend=cpu");
+    const { act, text, names, lane, pace, slider } = compare(page);
+    await expect.poll(async () => Number(await slider.inputValue())).toBeGreaterThan(10);
+    await act.click();
+    await expect(names).toHaveText(["window 64", "sinks 4+60"]);
+    await expect(act).toHaveText("Pause");
+    await pace.selectOption("rush");
+    await expect(act).toHaveText("Again", { timeout: 30_000 });
+    const [window, sinks] = [await text("window 64").innerText(), await text("sinks 4+60").innerText()];
+    const [left, kept] = ["first word left here", "first word left here, sinks stay"];
+    expect(window.split(left)[0]).toBe(sinks.split(kept)[0]);
+    expect(window.split(left)[0]).toContain("The lamp at Gannet Point");
+    expect(window).toContain(`${left} x.x`.replace(`${left} `, left));
+    expect(sinks.split(kept)[1]).not.toContain("x.x");
+    // What was asked is shown as the question alone.
+    expect(window.startsWith("Tell me a story.")).toBe(true);
+    await expect(lane("window 64")).toContainText(/▲ repeating itself since token \d+ · first word left 1\d\d tokens ago/);
+    await expect(lane("sinks 4+60")).toContainText("● steady · sinks kept");
+    await act.click();
+    await expect(act).toHaveText("Pause");
+    await expect.poll(async () => Number(await slider.inputValue())).toBeGreaterThan(0);
+  });
+
+  test("what happened is told with the numbers of now", async ({ page }) => {
+    await atEnd(page, "&x=take-sinks-away");
+    const why = page.getByRole("button", { name: "What happened?" });
+    await expect(page.locator("#happened")).toBeHidden();
+    await why.click();
+    await expect(why).toHaveAttribute("aria-expanded", "true");
+    await expect(page.locator("#happened")).toContainText("sends 36% of its attention to the first four tokens");
+    await expect(page.locator("#happened")).toContainText("The window lane lost them 171 tokens ago");
+  });
+
+  test("with reduced motion nothing moves: the last frame stands", async ({ page }) => {
+    await page.emulateMedia({ reducedMotion: "reduce" });
+    await page.goto("/?backend=cpu");
+    const { slider, act } = compare(page);
+    await expect(slider).toHaveValue("213");
+    await act.click();
+    await expect(slider).toHaveValue("213");
+    await expect(compare(page).names).toHaveText(["window 64", "sinks 4+60"]);
+  });
+
+  test("who has a model kept comes back to the chat; the address can ask for either", async ({ page }) => {
+    await mock(page);
+    await open(page, "&backend=cpu");
+    await expect(page.getByRole("tab", { name: "Chat" })).toHaveAttribute("aria-selected", "true");
+    await page.goto("/?backend=cpu");
+    await expect(page.getByRole("tab", { name: "Chat" })).toHaveAttribute("aria-selected", "true");
+    await expect(parts(page).status).toContainText("Ready.");
+    await page.goto("/?backend=cpu&view=compare");
+    await expect(compare(page).act).toBeVisible();
+    await page.goto("/?backend=cpu&x=tiny");
+    await expect(compare(page).act).toBeVisible();
+  });
+});
+
+test.describe("the player", () => {
+  test("plays, pauses and steps by its keys, and is one stop of the Tab key", async ({ page }) => {
+    await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+    const { slider, place, act } = compare(page);
+    await expect(place).toHaveText("0 of 300 tokens");
+    await slider.focus();
+    await page.keyboard.press("ArrowRight");
+    await expect(place).toHaveText("1 of 300 tokens");
+    for (let i = 0; i < 4; i += 1) await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("ArrowLeft");
+    await expect(place).toHaveText("4 of 300 tokens");
+    expect(await compare(page).text("dense").innerText()).toBe(STORY.split(/(?<= )/).slice(0, 4).join(""));
+    await page.keyboard.press("Space");
+    await expect(act).toHaveText("Pause");
+    await expect.poll(async () => Number(await slider.inputValue())).toBeGreaterThan(6);
+    await page.keyboard.press("Space");
+    await expect(act).toHaveText("Go on");
+    const rests = await slider.inputValue();
+    await page.waitForTimeout(300);
+    expect(await slider.inputValue()).toBe(rests);
+    await page.keyboard.press("Shift+Tab");
+    expect(await page.evaluate(() => document.activeElement?.closest(".player"))).toBeNull();
+    await page.keyboard.press("Tab");
+    await expect(slider).toBeFocused();
+    await page.keyboard.press("Tab");
+    await expect(compare(page).pace).toBeFocused();
+  });
+
+  test("its buttons do the same, and it can be dragged to any place", async ({ page }) => {
+    await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+    const { slider, place, pace } = compare(page);
+    const player = page.getByRole("group", { name: "Player" });
+    await player.getByRole("button", { name: "On one token" }).click();
+    await player.getByRole("button", { name: "On one token" }).click();
+    await player.getByRole("button", { name: "Back one token" }).click();
+    await expect(place).toHaveText("1 of 300 tokens");
+    await slider.fill("200");
+    await expect(place).toHaveText("200 of 300 tokens");
+    await expect(page.locator("#cost .stage")).toContainText("first word left");
+    await slider.fill("100");
+    await expect(place).toHaveText("100 of 300 tokens");
+    await expect(page.locator("#cost .stage")).not.toContainText("first word left");
+    await pace.selectOption("rush");
+    await player.getByRole("button", { name: "Play" }).click();
+    await expect(place).toHaveText("300 of 300 tokens", { timeout: 30_000 });
+  });
+
+  test("it rests where the first word has just left", async ({ page }) => {
+    await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+    const { slider, pace, act } = compare(page);
+    await slider.fill("120");
+    await pace.selectOption("rush");
+    await act.click();
+    await expect(slider).toHaveValue("130");
+    await page.waitForTimeout(700);
+    await expect(slider).toHaveValue("130");
+    await expect(slider).toHaveValue("300");
+  });
+});
+
+test.describe("lanes that read the same text", () => {
+  test("tint each word by what it costs more than with everything kept", async ({ page }) => {
+    await atEnd(page, "&x=take-sinks-away");
+    const { text } = compare(page);
+    // The stand-in's window loses two nats more from its first word on: the second of three steps.
+    await expect(text("window 128").locator(".w2")).toHaveCount(171);
+    await expect(text("window 128").locator(".w1, .w3, .b1")).toHaveCount(0);
+    await expect(text("sinks 4+124").locator("[class^=w]")).toHaveCount(0);
+    await expect(text("dense").locator("[class^=w], [class^=p]")).toHaveCount(0);
+    const first = text("window 128").locator(".w2").first();
+    await expect(first).toHaveAttribute("data-i", "129");
+    expect(await first.evaluate((e) => getComputedStyle(e).textDecorationThickness)).toBe("2px");
+    await expect(text("window 128").locator(".left-here")).toHaveText("first word left here");
+    await expect(text("dense").locator(".left-here")).toHaveCount(0);
+  });
+
+  test("say how sure each was of the word after the mark", async ({ page }) => {
+    await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+    const { slider, lane } = compare(page);
+    await slider.fill("100");
+    await expect(lane("window 128")).toContainText("The first word leaves in 28 tokens.");
+    await slider.fill("130");
+    // Token 129 costs 1 + 7 / 8 nats, the window two more, sinks a tenth more.
+    const word = STORY.split(/(?<=\s)(?=\S)/)[129]?.trim() ?? "";
+    await expect(lane("window 128")).toContainText(`Sure of the word after that, “${word}”:2%`);
+    await expect(lane("sinks 4+124")).toContainText(":14%");
+    await expect(lane("dense")).toContainText(":15%");
+    const width = (name: string) => lane(name).locator(".sure-bar").evaluate((e) => e.getBoundingClientRect().width);
+    expect((await width("window 128")) / (await width("dense"))).toBeCloseTo(Math.exp(-2), 1);
+  });
+
+  test("are said to lose the thread, and one that reads its tokens again is one click away", async ({ page }) => {
+    await atEnd(page, "&x=take-sinks-away");
+    const { lane, names } = compare(page);
+    await expect(lane("window 128")).toContainText("▲ losing the thread since token 214");
+    await expect(lane("window 128")).toHaveClass(/wrong/);
+    await expect(lane("sinks 4+124")).not.toHaveClass(/wrong/);
+    await expect(lane("sinks 4+124").getByRole("button")).toBeHidden();
+    await lane("window 128").getByRole("button", { name: "Read the last 128 tokens again" }).click();
+    await expect(names).toHaveText(["window 128", "sinks 4+124", "dense", "recompute 128"]);
+    await expect(lane("recompute 128")).toContainText("● steady");
+    await expect(compare(page).slider).toHaveValue("300");
+  });
+
+  test("a click on a word moves the cursor of all figures", async ({ page }) => {
+    await atEnd(page, "&x=take-sinks-away");
+    await compare(page).text("window 128").locator('[data-i="290"]').click();
+    await expect(page.locator("#cost").getByRole("slider")).toHaveAttribute("aria-valuetext", /token 290/);
+  });
+});
+
+test.describe("experiments", () => {
+  const NAMES = Object.keys(experiments) as (keyof typeof experiments)[];
+
+  for (const name of NAMES) {
+    test(`${name}: by the menu and by its address`, async ({ page }) => {
+      const found = errors(page);
+      await page.goto("/?backend=cpu");
+      await page.getByRole("button", { name: "Experiments" }).click();
+      const { title, what, why, look, paper } = experiments[name];
+      await page.getByRole("link", { name: title, exact: true }).click();
+      await expect(page.getByRole("dialog")).toBeHidden();
+      await expect(page).toHaveURL(new RegExp(`[?&]x=${name}(&|$)`));
+      const { panel, names, place, act } = compare(page);
+      const run = runs.get(name) as RecordedRun;
+      const told = run.lanes.filter(({ settings }) => settings.policy !== "recompute");
+      await expect(names).toHaveText(told.map((lane) => lane.name));
+      await expect(panel.getByRole("heading", { name: title, exact: true })).toBeVisible();
+      for (const text of [what, `Look at ${look}`, why, paper]) await expect(panel).toContainText(text);
+      // Ours is what the run itself says.
+      for (const { name: lane, summary } of run.lanes) {
+        await expect(page.locator(".against")).toContainText(new RegExp(`${escaped(lane)} ${digits(summary[0]?.perplexity ?? 0)}`));
+      }
+      await expect(place).toHaveText(/^[1-9]\d* of /);
+      await expect(act).toHaveText("Pause");
+      if (name === "past-8192") await expect(panel.locator(".words").first()).toHaveText(/numbers only/);
+      if (name === "past-8192" || name === "wrong-axis") await expect(page.locator(".badge")).toContainText("a recording only");
+      await page.reload();
+      await expect(panel.getByRole("heading", { name: title, exact: true })).toBeVisible();
+      await page.goBack();
+      await expect(panel.getByRole("heading", { name: title, exact: true })).toBeHidden();
+      await expect(names).toHaveText(["sinks 4+60"]);
+      expect(found).toEqual([]);
+    });
+  }
+
+  test("the address changes what they set, and is written again as it was", async ({ page }) => {
+    await mock(page);
+    const query = "/?x=take-sinks-away&backend=cpu&lane=window:32&lane=sinks:4%2B28:int4&fig=memory&t=40";
+    await page.goto(query);
+    const { names, act } = compare(page);
+    await expect(names).toHaveText(["window 32", "sinks 4+28 int4"]);
+    await expect(page.locator(".notice")).toContainText("load the model to run them here");
+    await act.click();
+    await expect(parts(page).status).toContainText("load the model to run them here");
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await page.getByRole("tab", { name: "Compare" }).click();
+    const params = new URL(page.url()).searchParams;
+    expect(params.getAll("lane")).toEqual(["window:32", "sinks:4+28:int4"]);
+    expect(Object.fromEntries(params)).toMatchObject({ x: "take-sinks-away", fig: "memory", t: "40", view: "compare" });
+  });
+
+  test("t= stands still at a token, a run has an address, and one that is not there is named", async ({ page }) => {
+    await page.goto("/?backend=cpu&x=take-sinks-away&t=257");
+    const { place, names, act } = compare(page);
+    await expect(place).toHaveText("258 of 300 tokens");
+    await expect(act).toHaveText("Go on");
+    await page.goto("/?backend=cpu&run=runs/tiny.json");
+    await expect(names).toHaveText(["window 16", "sinks 4+12", "dense"]);
+    await page.goto("/?backend=cpu&x=nowhere");
+    await expect(page.locator(".notice")).toHaveText("The recorded run nowhere.json is not here.");
+    await page.context().route("**/other.json", (route) => route.fulfill({ json: { format: "sinkstream-run", version: 9 } }));
+    await page.goto("/?backend=cpu&run=other.json");
+    await expect(page.locator(".notice")).toContainText("it has version 9, and this page knows 1");
+  });
+
+  test("on a phone two of four lanes wait behind a button", async ({ page }) => {
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.goto("/?backend=cpu&x=how-many&play=0");
+    const { lane, names } = compare(page);
+    await expect(names).toHaveCount(4);
+    await expect(lane("sinks 8+120")).toBeHidden();
+    const more = page.getByRole("button", { name: "Show 2 more lanes" });
+    await more.click();
+    await expect(lane("sinks 8+120")).toBeVisible();
+    await expect(lane("dense")).toBeVisible();
+    await expect(more).toBeHidden();
+  });
+});
+
+const escaped = (text: string): string => text.replaceAll(/[.*+?^${}()|[\]\\]/g, "\\$&");
+/** The first three digits of a number. */
+const digits = (n: number): string => escaped(n.toPrecision(3));
+
+test.describe("lanes that run live", () => {
+  test("the button runs them, pauses them and goes on; the chat is read again afterwards", async ({ page }) => {
+    const heard: string[] = [];
+    page.on("console", (message) => heard.push(message.text()));
+    await mock(page, { delay: 3, most: 5 });
+    await open(page, "&backend=cpu");
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText("5 tokens.");
+    await page.getByRole("button", { name: "Experiments" }).click();
+    await page.getByRole("link", { name: "Take the sinks away" }).click();
+    const { act, badge, place, lane, names } = compare(page);
+    await expect(badge).toHaveText(/^Recorded run/);
+    await compare(page).slider.fill("0");
+    await act.click();
+    await expect(badge).toHaveText(/^Live · running on CPU, one thread/);
+    await expect(parts(page).status).toContainText("The model runs the lanes of the comparison.");
+    await expect(names).toHaveText(["window 128", "sinks 4+124", "dense"]);
+    await expect(place).toHaveText(/^\d+ of 300 tokens$/);
+    await act.click();
+    await expect(act).toHaveText("Go on");
+    const paused = await place.textContent();
+    await page.waitForTimeout(300);
+    const rested = await place.textContent();
+    await page.waitForTimeout(300);
+    expect(await place.textContent()).toBe(rested);
+    expect(paused).not.toBe("300 of 300 tokens");
+    await act.click();
+    await expect(act).toHaveText("Again", { timeout: 30_000 });
+    await expect(place).toHaveText("300 of 300 tokens");
+    await expect(lane("window 128")).toContainText("▲ losing the thread since token 214");
+    const told = heard.find((text) => text.startsWith("compare "));
+    expect(told).toContain('"policy":"window","sinks":0,"recent":128');
+    expect(told).toContain('"mode":"forced","text":"The lamp at Gannet Point');
+    await expect(parts(page).status).toContainText("Ready.");
+    expect(heard.filter((text) => text.startsWith("resume "))).toHaveLength(1);
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await expect(page.locator(".turn.page")).toHaveText("Refilled from the text: lanes were compared meanwhile.");
+    await ask(page, "And then?");
+    await expect(parts(page).note).toHaveText("5 tokens.");
+  });
+
+  test("going to the chat ends them, and what they read stays", async ({ page }) => {
+    await mock(page, { delay: 5, most: 5 });
+    await open(page, "&backend=cpu&x=take-sinks-away&view=compare&play=0");
+    const { act, place, badge } = compare(page);
+    await act.click();
+    await expect(place).toHaveText(/^[1-9]\d+ of 300 tokens$/);
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await expect(parts(page).status).toContainText("Ready.");
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText("5 tokens.");
+    await page.getByRole("tab", { name: "Compare" }).click();
+    await expect(badge).toHaveText(/^Live/);
+    await expect(place).toHaveText(/^[1-9]\d+ of 300 tokens$/);
+    await expect(act).toHaveText("Again");
+  });
+
+  test("free lanes answer the recording's question, until they have written all", async ({ page }) => {
+    const heard: string[] = [];
+    page.on("console", (message) => heard.push(message.text()));
+    await mock(page);
+    await open(page, "&backend=cpu&view=compare&play=0&n=150&seed=7");
+    const { act, names, text, lane } = compare(page);
+    await act.click();
+    await expect(names).toHaveText(["window 64", "sinks 4+60"]);
+    await expect(act).toHaveText("Again", { timeout: 30_000 });
+    await expect(text("window 64")).toContainText("x.x x.x");
+    await expect(lane("window 64")).toContainText("has ended");
+    const told = heard.find((line) => line.startsWith("compare ")) ?? "";
+    expect(told).toContain('"prompt":"Tell me a story."');
+    expect(told).toContain('"repetition_penalty":1.2,"seed":7');
+    expect(told).toContain('"max_tokens":150');
+  });
+
+  test("a lane that recomputes follows behind, and says how far", async ({ page }) => {
+    await mock(page, { delay: 4 });
+    await open(page, "&backend=cpu&view=compare&x=take-sinks-away&play=0");
+    const { act, lane, names } = compare(page);
+    await act.click();
+    const again = lane("window 128").getByRole("button", { name: "Read the last 128 tokens again" });
+    await again.click({ timeout: 30_000 });
+    await expect(names).toHaveText(["window 128", "sinks 4+124", "dense", "recompute 128"]);
+    await expect(page).toHaveURL(/lane=recompute%3A128/);
+    await expect(lane("recompute 128")).toContainText(/\d+ tokens behind/);
+    await expect(act).toHaveText("Again", { timeout: 30_000 });
+    await expect(lane("recompute 128")).toContainText("● steady");
+  });
+
+  test("the attention of a head is asked for with the next token", async ({ page }) => {
+    await mock(page, { delay: 40 });
+    await open(page, "&backend=cpu&view=compare&x=take-sinks-away&play=0");
+    const { act, place } = compare(page);
+    await act.click();
+    await expect(place).toHaveText(/^[1-9]\d+ of 300 tokens$/);
+    const map = page.locator("#attention").getByRole("gridcell").first();
+    await map.focus();
+    await page.keyboard.press("Enter");
+    await expect(page.locator("#attention")).toContainText("Where layer 0, head 0 looks now");
+  });
+
+  test("a comparison that breaks off says so, and the chat comes back", async ({ page }) => {
+    await mock(page, { compareRejectAt: 40, most: 5 });
+    await open(page, "&backend=cpu&view=compare&x=take-sinks-away&play=0");
+    const { act, place } = compare(page);
+    await act.click();
+    await expect(parts(page).status).toContainText("Ready.");
+    await expect(place).toHaveText("40 of 300 tokens");
+    await expect(act).toHaveText("Again");
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText("5 tokens.");
+  });
+
+  test("while an answer is written the lanes wait", async ({ page }) => {
+    await mock(page, { delay: 20 });
+    await open(page, "&backend=cpu");
+    await ask(page, "Hello");
+    await page.getByRole("tab", { name: "Compare" }).click();
+    await compare(page).slider.fill("0");
+    await compare(page).act.click();
+    await expect(parts(page).status).toContainText("The model is busy with the conversation");
+  });
+});
+
+test.describe("texts and files", () => {
+  const OWN = "One two three four. ".repeat(30);
+
+  test("a text of one's own never leaves the tab, and is in the address behind # alone", async ({ page }) => {
+    await mock(page);
+    await page.goto("/?backend=cpu");
+    await expect(compare(page).names).toHaveCount(1);
+    await page.getByText("Another text, and runs as files").click();
+    await page.getByLabel("Your own text").fill(OWN);
+    await page.getByRole("button", { name: "Use this text" }).click();
+    await expect(parts(page).status).toContainText("Only the model can read your text");
+    await expect(page).toHaveURL(/#text=One%20two/);
+    const sent: string[] = [];
+    page.on("request", (request) => sent.push(`${request.url()} ${request.postData() ?? ""}`));
+    await page.reload();
+    await parts(page).load.click();
+    await expect(parts(page).status).toContainText("Ready.");
+    await compare(page).act.click();
+    await expect(compare(page).act).toHaveText("Again", { timeout: 30_000 });
+    await expect(compare(page).place).toHaveText("120 of 120 tokens");
+    await expect(compare(page).text("window 64")).toContainText("One two three four.");
+    expect(sent.filter((text) => /One(%20|\+| )two/.test(text.split("#")[0] ?? ""))).toEqual([]);
+  });
+
+  test("an empty text is not read", async ({ page }) => {
+    await mock(page);
+    await open(page, "&backend=cpu&view=compare&play=0");
+    await page.getByText("Another text, and runs as files").click();
+    await page.getByRole("button", { name: "Use this text" }).click();
+    await expect(parts(page).status).toContainText("There is no text to read");
+  });
+
+  test("a text file that is dropped is read by the lanes", async ({ page }) => {
+    await mock(page);
+    await open(page, "&backend=cpu&view=compare&play=0");
+    await drop(page, "mine.txt", "text/plain", OWN);
+    await expect(compare(page).act).toHaveText("Again", { timeout: 30_000 });
+    await expect(compare(page).text("sinks 4+60")).toContainText("One two three four.");
+  });
+
+  test("a live run is saved as the program's format, and the page plays it again", async ({ page }) => {
+    await mock(page);
+    await open(page, "&backend=cpu&view=compare&x=take-sinks-away&play=0&n=200");
+    const { act, names, badge, text } = compare(page);
+    await act.click();
+    await expect(act).toHaveText("Again", { timeout: 30_000 });
+    const live = await text("window 128").innerText();
+    await page.getByText("Another text, and runs as files").click();
+    const saving = page.waitForEvent("download");
+    await page.getByRole("button", { name: "Save this run" }).click();
+    const file = readFileSync(await (await saving).path(), "utf8");
+    expect(readRun(file, "run.json")).toMatchObject({ mode: "forced", count: 200, every: 1, prompt: 0 });
+    await page.goto("/?backend=cpu&view=compare&play=0");
+    await drop(page, "run.json", "application/json", file);
+    await expect(names).toHaveText(["window 128", "sinks 4+124", "dense"]);
+    await expect(badge).toHaveText(/^Recorded run · made by sinkstream/);
+    await compare(page).slider.focus();
+    await page.keyboard.press("End");
+    await expect(text("window 128")).toHaveText(live);
+    await drop(page, "bad.json", "application/json", '{"format":"sinkstream-run","version":1}');
+    await expect(parts(page).status).toContainText("bad.json cannot be played: “title” is missing");
+  });
+});
+
+async function drop(page: Page, name: string, type: string, text: string): Promise<void> {
+  await page.evaluate(
+    ({ name, type, text }) => {
+      const dataTransfer = new DataTransfer();
+      dataTransfer.items.add(new File([text], name, { type }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true, cancelable: true }));
+    },
+    { name, type, text },
+  );
+}
+
+test.describe("steady", () => {
+  test("while it streams nothing moves by itself and no task is long", async ({ page }) => {
+    await page.addInitScript(() => {
+      const seen = { shifts: 0, tasks: [] as number[] };
+      Object.assign(window, { seen });
+      new PerformanceObserver((list) => {
+        for (const entry of list.getEntries()) {
+          const { value, hadRecentInput } = entry as PerformanceEntry & { value: number; hadRecentInput: boolean };
+          if (!hadRecentInput) seen.shifts += value;
+        }
+      }).observe({ type: "layout-shift", buffered: true });
+      new PerformanceObserver((list) => {
+        for (const { startTime, duration } of list.getEntries()) if (startTime > 2000) seen.tasks.push(duration);
+      }).observe({ type: "longtask", buffered: true });
+    });
+    await page.goto("/?backend=cpu&x=take-sinks-away");
+    await expect(compare(page).place).toHaveText(/^\d\d/);
+    await page.waitForTimeout(2000);
+    await compare(page).pace.selectOption("fast");
+    await expect(compare(page).place).toHaveText("300 of 300 tokens", { timeout: 30_000 });
+    const seen = await page.evaluate(() => (window as unknown as { seen: { shifts: number; tasks: number[] } }).seen);
+    console.log(`layout shift ${seen.shifts}, long tasks ${seen.tasks.map(Math.round).join(" ")}`);
+    expect(seen.shifts).toBe(0);
+    expect(seen.tasks).toEqual([]);
+  });
+
+  test("10,000 replayed tokens leave heap and document as they were at 1,000", async ({ page }) => {
+    test.setTimeout(180_000);
+    const words = STORY.split(/(?<=\s)(?=\S)/);
+    const text = Array.from({ length: 10_000 }, (_, i) => words[i % words.length]?.trim()).join(" ");
+    const { run } = await compared("long", lanes("window:128", "sinks:4+124", "dense"), { mode: "forced", text, from: 0, n: 0 });
+    await serve(page, new Map([...runs, ["long", run]]));
+    await page.goto("/?backend=cpu&x=long&play=0");
+    const { slider } = compare(page);
+    const session = await page.context().newCDPSession(page);
+    const measure = async (): Promise<{ heap: number; nodes: number }> => {
+      await page.waitForTimeout(1500);
+      await session.send("HeapProfiler.collectGarbage");
+      const { usedSize } = await session.send("Runtime.getHeapUsage");
+      return { heap: usedSize, nodes: await page.evaluate(() => document.querySelectorAll("*").length) };
+    };
+    await expect(slider).toHaveAttribute("max", "10000");
+    const to = async (place: number) => {
+      await slider.fill(String(place));
+      await expect(compare(page).place).toHaveText(`${place.toLocaleString("en")} of 10,000 tokens`, { timeout: 60_000 });
+    };
+    await to(1000);
+    const early = await measure();
+    for (let place = 2000; place <= 10_000; place += 1000) await to(place);
+    const late = await measure();
+    console.log(`heap ${early.heap} to ${late.heap} bytes, ${early.nodes} to ${late.nodes} elements`);
+    expect(late.heap - early.heap).toBeLessThan(2 * 1024 * 1024);
+    expect(Math.abs(late.nodes - early.nodes)).toBeLessThan(400);
+  });
+});
