@@ -66,6 +66,8 @@ let keep: ShelfKind | null = null;
 let losses = 0;
 /** What follows when the model is back: the broken answer is gone on with, or the conversation is read only. */
 let unfinished = false;
+/** The model is about to be loaded, unless another tab has it. */
+let claiming = false;
 /** The message in the box waits for the model. */
 let waiting = false;
 /** What waits for the end of the answer. */
@@ -213,7 +215,7 @@ dispatch({ kind: "planned", place });
 if (settings.load || nearest(source, state.cards).kind === "stored") {
   if (looping()) dispatch({ kind: "hint", text: say.loopGuard });
   else void load(false);
-}
+} else if (waiting) view.offerToLoad();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) void save();
   else {
@@ -387,7 +389,9 @@ function decoded(text: string): string {
 
 async function load(steal: boolean): Promise<void> {
   if (state.place === null || (state.phase !== "idle" && state.phase !== "failed")) return;
+  claiming = true;
   elsewhere = !(await claim(steal));
+  claiming = false;
   if (elsewhere) return dispatch({ kind: "hint", text: say.otherTab });
   if (steal) await refreshChat();
   unfinished = false;
@@ -602,7 +606,7 @@ function send(text: string, from: number | null): void {
   else if (text.trim() === "") {
     waiting = false;
     dispatch({ kind: "hint", text: say.emptyMessage });
-  } else if (state.phase === "idle" || state.phase === "failed") {
+  } else if ((state.phase === "idle" || state.phase === "failed") && !claiming) {
     dispatch({ kind: "hint", text: say.loadFirst });
     view.offerToLoad();
   } else if (state.phase !== "ready") {
