@@ -457,6 +457,20 @@ function inside({ text, at, anchor }: { text: string; at: Point; anchor: "start"
   return left >= -2 && left + width <= box.width + 2 && at[1] <= box.height && at[1] >= 9;
 }
 
+test("a figure takes a few milliseconds, after thousands of tokens too", () => {
+  const run = after({ lanes: [WINDOW, { ...PACKED, recent: 1020 }, DENSE, { ...SINKS, recent: 60 }], count: 4000 }, 2500);
+  const slow = ALL.flatMap((figure) => {
+    // The best of some, since the machine may be busy with other things.
+    const times = Array.from({ length: 20 }, () => {
+      const before = performance.now();
+      markup(figure.shapes(run, BOX, choices()), NAMES, "t");
+      return performance.now() - before;
+    });
+    return Math.min(...times) > 6 ? [`${figure.id}: ${Math.min(...times)} ms`] : [];
+  });
+  expect(slow).toEqual([]);
+});
+
 test("text in a drawing cannot become markup", () => {
   const text = markup([{ kind: "text", at: [0, 0], text: "<b>&\"", anchor: "end", ink: "ink" }], NAMES, "t");
   expect(text).toContain("&lt;b&gt;&amp;&quot;</text>");

@@ -171,11 +171,13 @@ export function curve(through: Point[], { ink, dash }: Pick<LaneStyle, "ink" | "
   return [{ kind: "path", points: through, ink, width: 2.5, ...(dash === null ? {} : { dash }) }];
 }
 
-/** Points of a series that only changes in steps. */
+/** Corners of a series that only changes in steps. */
 export function steps(through: readonly Point[]): Point[] {
   return through.flatMap((point, i): Point[] => {
-    const before = through[i - 1];
-    return before === undefined || before[1] === point[1] ? [point] : [[point[0], before[1]], point];
+    const [before, after] = [through[i - 1], through[i + 1]];
+    if (before === undefined) return [point];
+    if (before[1] !== point[1]) return [[point[0], before[1]], point];
+    return after?.[1] === point[1] ? [] : [point];
   });
 }
 
