@@ -87,6 +87,8 @@ test.describe("cost and loss", () => {
   test("cost says what each lane lost beyond the reference", () => {
     const run = after(THREE, 400);
     expect(cost.title(run, choices())).toBe("Extra cost since the first word left");
+    expect(cost.caption(run, choices())).toContain("Zero means as good as keeping everything.");
+    expect(cost.caption(after({ lanes: [WINDOW, SINKS] }, 10), choices())).toContain("Zero means as good as sinks 4+124.");
     expect(cost.words(run, choices())).toBe(
       "After 400 tokens the window lane has cost 271.00 nats more than dense and the sinks lane 16.94. " +
         "The first word left at token 128.",

@@ -4,7 +4,7 @@ import type { Mark, RunState } from "../run.ts";
 import { type Bin, mean, type Series } from "../series.ts";
 import * as say from "../strings.en.ts";
 import type { Choices } from "./figure.ts";
-import { type LaneStyle, laneStyle, shortNames } from "./lanes.ts";
+import { compactNames, type LaneStyle, laneStyle, shortNames } from "./lanes.ts";
 import { type Box, type Ink, line, type Point, type Shape } from "./shapes.ts";
 
 /** A rectangle to plot in, and the values at its edges. */
@@ -52,11 +52,7 @@ export function endNames(run: RunState, box: Box): string[] {
   const room = Math.floor((box.width * NAMES - 12) / LETTER);
   const wide = run.lanes.map(({ name }) => name);
   if (box.width >= WIDE && wide.every((name) => name.length <= room)) return wide;
-  return shortNames(run).map((name, lane) => {
-    const { policy } = run.lanes[lane]?.settings ?? { policy: "" };
-    const short = name === policy ? name : name.replace(`${policy} `, "");
-    return short.length <= room ? short : `${short.slice(0, room - 1)}…`;
-  });
+  return compactNames(run).map((name) => (name.length <= room ? name : `${name.slice(0, room - 1)}…`));
 }
 
 /** The part of the stream that curves show, and where: the same in all figures of one width. */
