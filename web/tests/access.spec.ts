@@ -221,7 +221,7 @@ for (const media of [
     await ask(page, "Hello");
     await expect(parts(page).note).toHaveText(/^100 tokens/);
     expect(await violations(page)).toEqual([]);
-    expect(await page.locator("figure .stage > svg *").count()).toBeGreaterThan(30);
+    expect(await page.locator("figure .stage > svg *").count()).toBeGreaterThan(15);
   });
 }
 

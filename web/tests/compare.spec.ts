@@ -409,7 +409,7 @@ test.describe("lanes that run live", () => {
     const map = page.locator("#attention").getByRole("gridcell").first();
     await map.focus();
     await page.keyboard.press("Enter");
-    await expect(page.locator("#attention")).toContainText("Where layer 0, head 0 looks now");
+    await expect(page.locator("#attention")).toContainText("it looks most at slot");
   });
 
   test("a comparison that breaks off says so, and the chat comes back", async ({ page }) => {
