@@ -401,7 +401,7 @@ export const position = "Position in the run";
 export const pace = "Pace";
 export const paces = { slow: "Slow", reading: "Reading pace", fast: "Fast", rush: "Very fast" };
 export const tokensOf = (at: number, of: number | null): string =>
-  of === null ? `${count(at)} tokens` : `${count(at)} of ${count(of)} tokens`;
+  of === null ? (at === 1 ? "1 token" : `${count(at)} tokens`) : `${count(at)} of ${count(of)} tokens`;
 
 export const textOf = (lane: string): string => `Text of ${lane}`;
 export const moreLanes = (lanes: number): string => (lanes === 1 ? "Show 1 more lane" : `Show ${lanes} more lanes`);
@@ -436,7 +436,7 @@ export function health(
     repeating: `▲ repeating itself since token ${count(since)}`,
     losing: `▲ losing the thread since token ${count(since)}`,
   }[kind];
-  const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${count(leftAgo)} tokens ago`;
+  const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${tokensOf(leftAgo, null)} ago`;
   return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? ["has ended"] : [])].join(" · ");
 }
 export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} tokens again`;
@@ -492,6 +492,13 @@ export const experiments = {
     look: "the cost figure: it is flat until the mark, then one line bends.",
     paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
   },
+  hero: {
+    title: "One word decides",
+    what: "The same story with a cache of 256: at the dashed mark the first word leaves, and the very next word is told from “Hour after” alone by a lane that has kept its sinks.",
+    why: "Both lanes have just read “Hour after”, and both have read that pair before. One of them can no longer use it: its attention has lost the place where it rests when there is nothing to look for.",
+    look: "the bars under the lanes, just behind the mark: how sure each was of that word.",
+    paper: "The jump at the first eviction is figure 3 of StreamingLLM; it shows perplexity, not one word.",
+  },
   "how-many": {
     title: "One sink or eight",
     what: "One kept word works about as well as eight.",
@@ -522,9 +529,9 @@ export const experiments = {
   },
   "two-bits": {
     title: "A two-bit cache",
-    what: "Four levels for each number, and the text still holds.",
+    what: "With eight and four bits for each number nothing is lost; with two, four levels in all, a little is.",
     why: "Scales are taken along channels for keys and along tokens for values, where the numbers are alike; sinks and the newest tokens stay exact.",
-    look: "the cells, which shrink, while the loss hardly rises.",
+    look: "the cells, which shrink from lane to lane, and at the cost, which rises in the last one only.",
     paper: "KIVI, Llama-2-13B, CoQA: 66.4 at 16 bits, 66.2 at 2.",
   },
   tiny: {

@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { expect, type Page, test } from "@playwright/test";
 import { ask, mock, open, parts } from "./page.ts";
+import { allRuns, serve } from "./runs.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
@@ -55,6 +56,64 @@ for (const colorScheme of ["light", "dark"] as const) {
     });
   }
 }
+
+for (const colorScheme of ["light", "dark"] as const) {
+  for (const [width, height] of [
+    [1440, 900],
+    [768, 1024],
+    [390, 844],
+    [320, 640],
+  ] as const) {
+    test(`axe: the comparison, ${colorScheme}, ${width} wide`, async ({ page }) => {
+      await page.emulateMedia({ colorScheme });
+      await page.setViewportSize({ width, height });
+      await mock(page, { delay: 5 });
+      await serve(page, await allRuns());
+      const slider = page.getByRole("slider", { name: "Position in the run" });
+      const act = page.locator("#act");
+      await page.goto("/?backend=cpu");
+      await expect(page.locator(".words span").nth(3)).toBeAttached();
+      expect(await violations(page), "playing").toEqual([]);
+      await act.click();
+      await slider.focus();
+      await page.keyboard.press("End");
+      await expect(page.locator(".lane.window")).toContainText("repeating itself");
+      await page.getByRole("button", { name: "What happened?" }).click();
+      expect(await violations(page), "at its end").toEqual([]);
+      await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+      await expect(page.locator(".lane")).toHaveCount(3);
+      await slider.focus();
+      await page.keyboard.press("End");
+      await page.getByRole("button", { name: "Read the last 128 tokens again" }).click();
+      await page.getByText("Another text, and runs as files").click();
+      await expect(page.locator(".words .w2").first()).toBeAttached();
+      expect(await violations(page), "tinted").toEqual([]);
+      expect(await sideways(page)).toBeLessThanOrEqual(0);
+      if (width < 768) await page.getByRole("button", { name: "Menu" }).click();
+      await page.getByRole("button", { name: "Experiments" }).click();
+      await expect(page.getByRole("dialog", { name: "Experiments" })).toBeVisible();
+      expect(await violations(page), "the menu").toEqual([]);
+      await page.keyboard.press("Escape");
+      await open(page, "&backend=cpu&x=two-bits&view=compare&play=0");
+      await act.click();
+      await expect(page.locator(".badge")).toContainText("Live");
+      expect(await violations(page), "live").toEqual([]);
+      expect(await sideways(page)).toBeLessThanOrEqual(0);
+    });
+  }
+}
+
+test("Tab goes through the comparison in reading order, and the player is one stop", async ({ page }) => {
+  await serve(page, await allRuns());
+  await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+  await expect(page.locator(".lane")).toHaveCount(3);
+  const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
+  expect(await tabs(page, 21)).toEqual([
+    ...["To the comparison", "To the figures", ...header, "Load the model", "Use a file", "compare-tab"],
+    ...["act", "What happened?", "Text of window 128", "Text of sinks 4+124", "Text of dense"],
+    ...["Position in the run", "Pace", "Another text, and runs as files", "figures"],
+  ]);
+});
 
 test("nothing scrolls sideways at 320 pixels", async ({ page }) => {
   await page.setViewportSize({ width: 320, height: 640 });

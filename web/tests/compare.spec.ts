@@ -212,7 +212,7 @@ test.describe("lanes that read the same text", () => {
   test("are said to lose the thread, and one that reads its tokens again is one click away", async ({ page }) => {
     await atEnd(page, "&x=take-sinks-away");
     const { lane, names } = compare(page);
-    await expect(lane("window 128")).toContainText("▲ losing the thread since token 175");
+    await expect(lane("window 128")).toContainText("▲ losing the thread since token 214");
     await expect(lane("window 128")).toHaveClass(/wrong/);
     await expect(lane("sinks 4+124")).not.toHaveClass(/wrong/);
     await expect(lane("sinks 4+124").getByRole("button")).toBeHidden();
@@ -341,7 +341,7 @@ test.describe("lanes that run live", () => {
     await act.click();
     await expect(act).toHaveText("Again", { timeout: 30_000 });
     await expect(place).toHaveText("300 of 300 tokens");
-    await expect(lane("window 128")).toContainText("▲ losing the thread since token 175");
+    await expect(lane("window 128")).toContainText("▲ losing the thread since token 214");
     const told = heard.find((text) => text.startsWith("compare "));
     expect(told).toContain('"policy":"window","sinks":0,"recent":128');
     expect(told).toContain('"mode":"forced","text":"The lamp at Gannet Point');
@@ -409,7 +409,7 @@ test.describe("lanes that run live", () => {
     const map = page.locator("#attention").getByRole("gridcell").first();
     await map.focus();
     await page.keyboard.press("Enter");
-    await expect(page.locator("#attention")).toContainText("Where layer 0, head 0 looks now");
+    await expect(page.locator("#attention")).toContainText("it looks most at slot");
   });
 
   test("a comparison that breaks off says so, and the chat comes back", async ({ page }) => {

@@ -42,7 +42,7 @@ test.use({ serviceWorkers: "allow" });
 
 test("the second visit works without a connection, and the chat is there", async ({ page, context }) => {
   const found = errors(page);
-  await page.goto(`${url}?backend=cpu`);
+  await page.goto(`${url}?view=chat&backend=cpu`);
   await parts(page).load.click();
   await expect(parts(page).status).toContainText("Ready.");
   await ask(page, "Hello");
@@ -77,7 +77,7 @@ test("the page's own policy allows no inline script and no code from elsewhere",
   const html = readFileSync(join(DIST, "index.html"), "utf8");
   expect(html).not.toMatch(/<script(?![^>]*\bsrc=)/);
   expect(html).not.toMatch(/\son\w+=|<style|\sstyle=/);
-  await page.goto(`${url}?backend=cpu`);
+  await page.goto(`${url}?view=chat&backend=cpu`);
   const refused = await page.evaluate(async () => {
     const violated: string[] = [];
     document.addEventListener("securitypolicyviolation", (event) => violated.push(event.effectiveDirective));

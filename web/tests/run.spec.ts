@@ -7,7 +7,6 @@ import type { CompareStep, LaneStep, Step } from "../../crates/wasm/types";
 import { questionOf, textOf } from "../src/comparison.ts";
 import { Player, readRun, Tape } from "../src/replay.ts";
 import {
-  BEHIND,
   chatBegins,
   chatStep,
   emptyRun,
@@ -103,13 +102,22 @@ test.describe("the state of a run", () => {
     });
     expect(Math.max(...gap)).toBeGreaterThan(0.5);
     expect(lane(state, 0).health.kind).toBe("losing");
-    expect(lane(state, 0).health.since).toBeGreaterThan(128 + BEHIND.running);
+    expect(lane(state, 0).health).toEqual({ kind: "losing", since: 238 });
+    expect(lane(state, 1).health.kind).toBe("steady");
     expect(lane(state, 1).first_left).toBe(128);
     expect(lane(state, 2)).toMatchObject({ first_left: null, health: { kind: "steady" } });
     expect(state.marks.filter(({ kind }) => kind === "first_left")).toEqual([
       { i: 128, lane: 0, kind: "first_left" },
       { i: 128, lane: 1, kind: "first_left" },
     ]);
+  });
+
+  test("lanes that keep sinks do not lose the thread, whatever they forget; a tiny window does at once", () => {
+    const names = ["sinks_4_60", "sinks_4_252", "sinks_1_127", "stream_4_124", "window_16"] as const;
+    const words = ["sinks:4+60", "sinks:4+252", "sinks:1+127", "sinks:4+124:stream", "window:16"];
+    const state = golden(...names.map((name, i): [string, string] => [name, words[i] ?? ""]), ["dense", "dense"]);
+    expect(state.lanes.map(({ health }) => health.kind)).toEqual([...Array(4).fill("steady"), "losing", "steady"]);
+    expect(lane(state, 4).health.since).toBe(127);
   });
 
   test("another rolling mean is that of all that was read", () => {
