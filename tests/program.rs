@@ -55,6 +55,18 @@ fn each_lie_gets_a_sentence() {
     let with_logits = Tiny { sink_logits: Some(0.5), ..Tiny::default() }.gguf();
     let learned = file("learned.gguf", &with_logits);
     let begun = file("begun.gguf", &with_logits[..with_logits.len() - 10_000]);
+    let cut = file("cut.json", br#"{"format": "sinkstream-run", "version": 1, "title": "#);
+    let recorded = file("never.json", b"");
+    let base = ["record", "--model", &model, "--setting", "dense", "--out", &recorded];
+    let [both, beyond, zero, gpu, empty, none] = [
+        ["--text", &text, "--prompt", "Hi"],
+        ["--text", &text, "--from", "99"],
+        ["--text", &text, "--every", "0"],
+        ["--text", &text, "--device", "gpu"],
+        ["--prompt", " ", "--max", "3"],
+        ["--prompt", "Hi", "--top-p", "0"],
+    ]
+    .map(|more| [&base[..], &more[..]].concat());
     let cases: &[(&[&str], &[&str])] = &[
         (&["generate", "--model", "nothing.gguf", "--prompt", "Hi"], &["nothing.gguf", "cargo xtask demo"]),
         (&["generate", "--model", &truncated, "--prompt", "Hi"], &["truncated.gguf", "100 bytes", "download"]),
@@ -112,6 +124,19 @@ fn each_lie_gets_a_sentence() {
             &["4 tokens", "3 slots"],
         ),
         (&["compare", "--model", &model, "--text", &text, "--out", "/nowhere/at/all"], &["/nowhere/at/all.csv"]),
+        (&["record", "--model", &model, "--setting", "dense", "--out", "x"], &["--text"]),
+        (&["record", "--model", &model, "--text", &text, "--out", "x"], &["--setting"]),
+        (&both, &["--prompt"]),
+        (&beyond, &["0 tokens", "two or more"]),
+        (&zero, &["--every", "1 or more"]),
+        (&gpu, &["on the CPU"]),
+        (&empty, &["empty"]),
+        (&none, &["top_p"]),
+        (&["replay", "nothing.json"], &["nothing.json"]),
+        (&["replay", &page], &["page.gguf", "no recorded run"]),
+        (&["replay", &no_array], &["no.json", "no recorded run"]),
+        (&["replay", &model], &["not UTF-8"]),
+        (&["replay", &cut], &["cut.json", "too early"]),
         (&["bench", "--model", &model, "--capacity", "4"], &["--capacity 4", "5 or more"]),
         (&["bench", "--model", &begun, "--capacity", "5000"], &["5000", "4096"]),
         (&["bench", "--model", &model, "--steps", "0"], &["--steps", "1 or more"]),
@@ -269,4 +294,168 @@ fn kivi_measures_every_storage() {
     // each 16 channels of V instead of 32, in two layers.
     let int4 = line["bytes"].as_array().and_then(|rows| rows.iter().find(|row| row["kv"] == "int4")).expect("int4");
     assert_eq!(number(&int4["total"]), 2.0 * (64.0 * (8.0 + 64.0 + 256.0 * 0.625) + 2.0 * 256.0 * 4.0 * 0.5));
+}
+
+/// A recorded run says what single runs say, and is read back with the same table.
+#[test]
+fn what_is_recorded_is_replayed() {
+    let model = file("record.gguf", &Tiny::default().gguf());
+    let text = file("record.txt", "Some \"text\" to read, é and again. ".repeat(6).as_bytes());
+    let out = file("run.json", b"");
+    let table = file("run.csv", b"");
+    let lanes = ["window:40", "sinks:4+36,kv=int4", r"sinks:4+36,text=\n\n", "dense", "recompute:40"];
+    let mut arguments =
+        vec!["record", "--model", &model, "--text", &text, "--out", &out, "--from", "3", "--heads", "16"];
+    arguments.extend(["--again", "8", "--timed", "16", "--title", "one"]);
+    arguments.extend(lanes.iter().flat_map(|lane| ["--setting", lane]));
+    last(&arguments);
+    let told = last(&["replay", &out, "--csv", &table]);
+    let csv = std::fs::read_to_string(&table).expect("written");
+    let run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON");
+    assert_eq!((&run["title"], &run["count"], &told["count"]), (&"one".into(), &213.into(), &213.into()));
+    assert_eq!(run["text"]["name"], text.rsplit('/').next().expect("a name"));
+    let names: Vec<&str> = run["lanes"].as_array().expect("lanes").iter().filter_map(|l| l["name"].as_str()).collect();
+    assert_eq!(names, ["window 40", "sinks 4+36 int4", r#"sinks 4+36 text "\n\n""#, "dense", "recompute 40"]);
+    let left: Vec<_> =
+        told["lanes"].as_array().expect("lanes").iter().map(|lane| lane["first_left"].as_u64()).collect();
+    assert_eq!(left, [Some(40), Some(40), Some(38), None, Some(40)]);
+    // The program's other commands read the same tokens, without the first three.
+    let ids: Vec<u32> = serde_json::from_value(run["tokens"].clone()).expect("ids");
+    let tokens = file("record.json", serde_json::to_string(&ids).expect("JSON").as_bytes());
+    let alone = file("alone.csv", b"");
+    for (lane, flags) in [
+        &["--policy", "window", "--recent", "40"][..],
+        &["--sinks", "4", "--recent", "36", "--kv", "int4"],
+        &["--sinks", "4", "--recent", "36", "--sink-text", r"\n\n"],
+        &["--policy", "dense"],
+        &["--policy", "recompute", "--recent", "40"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let perplexity = ["perplexity", "--model", &model, "--tokens", &tokens, "--csv", &alone];
+        let report = last(&[&perplexity[..], flags].concat());
+        let single = std::fs::read_to_string(&alone).expect("written");
+        let (header, rows) = single.split_once('\n').expect("rows");
+        let quoted = names[lane].replace('"', "\"\"");
+        let column = if quoted == names[lane] { format!("nll {quoted}") } else { format!("\"nll {quoted}\"") };
+        assert_eq!(header, format!("i,token_id,token,{column}"));
+        assert!(csv.lines().next().is_some_and(|header| header.contains(&column)), "{csv}");
+        let nll = run["lanes"][lane]["nll"].as_array().expect("losses");
+        assert_eq!(nll.len(), 212);
+        let mut measured = 0;
+        for (i, row) in rows.lines().enumerate() {
+            let own: f64 = row.rsplit(',').next().expect("a loss").parse().expect("a number");
+            let Some(beside) = nll[i].as_f64() else { continue };
+            assert!((own - beside).abs() < 2e-3, "{} at {i}: {own} alone, {beside} beside others", names[lane]);
+            assert!(csv.lines().any(|line| line.starts_with(&format!("{i},{},", ids[i + 1]))));
+            measured += 1;
+        }
+        assert_eq!(measured, if lane == 4 { 212 / 8 } else { 212 });
+        let mean = run["lanes"][lane]["summary"][0]["mean_nll"].as_f64().expect("a mean");
+        let alone = report["mean_nll"].as_f64().expect("a mean");
+        assert!(lane == 4 || (mean - alone).abs() < 1e-3, "{}: {mean} and {alone}", names[lane]);
+    }
+
+    let free = |flags: &[&str]| {
+        let record = ["record", "--model", &model, "--prompt", "Hi", "--out", &out, "--max", "50", "--seed", "2"];
+        last(&[&record[..], flags].concat());
+        last(&["replay", &out, "--csv", &table]);
+        let run = std::fs::read_to_string(&out).expect("written");
+        serde_json::from_str::<serde_json::Value>(&run).expect("JSON")
+    };
+    let run = free(&["--setting", "window:40", "--setting", "dense", "--setting", "recompute:200"]);
+    assert_eq!((&run["mode"], &run["sampler"]["seed"]), (&"free".into(), &2.into()));
+    let tokens = |lane: usize| serde_json::from_value::<Vec<u32>>(run["lanes"][lane]["tokens"].clone()).expect("ids");
+    assert_eq!(tokens(1), tokens(2), "nothing has left either");
+    let prompt = run["prompt"].as_u64().expect("a number") as usize;
+    assert!(prompt > 20 && tokens(0).len() <= prompt + 50);
+    assert_eq!(tokens(0)[..prompt], tokens(1)[..prompt]);
+    let numbers = [
+        "record",
+        "--model",
+        &model,
+        "--text",
+        &text,
+        "--out",
+        &out,
+        "--numbers",
+        "--every",
+        "8",
+        "--setting",
+        "window:40",
+    ];
+    last(&numbers);
+    last(&["replay", &out, "--csv", &table]);
+    let csv = std::fs::read_to_string(&table).expect("written");
+    assert!(csv.starts_with("i,nll window 40\n0,") && csv.contains("\n8,"));
+    let run = std::fs::read_to_string(&out).expect("written");
+    assert!(run.contains("\"vocab\":{}") && run.contains("\"tokens\":null"), "no word of the text");
+}
+
+/// The runs that are committed are read, and what they say of themselves is what their losses say.
+#[test]
+fn the_committed_runs_are_whole() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("web/runs")).expect("the runs are there") {
+        let path = entry.expect("an entry").path();
+        if path.file_name().is_some_and(|name| name == "index.json") {
+            continue;
+        }
+        count += 1;
+        let told = last(&["replay", &path.to_string_lossy()]);
+        let run: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).expect("read")).expect("JSON");
+        let every = run["every"].as_u64().expect("a number") as usize;
+        for (lane, told) in run["lanes"].as_array().expect("lanes").iter().zip(told["lanes"].as_array().expect("lanes"))
+        {
+            let nll: Vec<Option<f64>> = serde_json::from_value(lane["nll"].clone()).expect("losses");
+            for range in told["summary"].as_array().expect("ranges") {
+                let (from, to) = (range["from"].as_u64().expect("a number"), range["to"].as_u64().expect("a number"));
+                let part = &nll[from as usize / every..(to as usize).div_ceil(every)];
+                let measured: Vec<f64> = part.iter().filter_map(|nll| *nll).collect();
+                let mean = measured.iter().sum::<f64>() / measured.len() as f64;
+                let said = range["mean_nll"].as_f64().expect("a mean");
+                assert!((mean - said).abs() < 1e-3, "{}: {mean}, and it says {said}", path.display());
+                let perplexity = range["perplexity"].as_f64().expect("a number");
+                assert!((perplexity / said.exp() - 1.0).abs() < 1e-3);
+            }
+        }
+    }
+    assert!(count >= 11, "{count} runs");
+}
+
+#[derive(serde::Deserialize)]
+struct Policies {
+    tokens: Vec<u32>,
+    runs: std::collections::BTreeMap<String, Losses>,
+}
+
+#[derive(serde::Deserialize)]
+struct Losses {
+    #[serde(default)]
+    nll: Vec<f64>,
+}
+
+/// The moment that the page begins with, against the independent program: a cache in f16 rounds a little.
+#[test]
+fn the_recorded_hero_is_the_reference_s() {
+    let Policies { tokens, runs } = tests::golden("policies.json");
+    let run = std::fs::read_to_string(root().join("web/runs/hero.json")).expect("it is committed");
+    let run: serde_json::Value = serde_json::from_str(&run).expect("JSON");
+    let ids: Vec<u32> = serde_json::from_value(run["tokens"].clone()).expect("ids");
+    assert_eq!(ids, tokens[..ids.len()]);
+    let nll = |name: &str| -> Vec<f64> {
+        let lanes = run["lanes"].as_array().expect("lanes");
+        let lane = lanes.iter().find(|lane| lane["name"] == name).expect("the lane");
+        serde_json::from_value(lane["nll"].clone()).expect("losses")
+    };
+    for (name, reference) in [("dense", "dense"), ("sinks 4+252", "sinks_4_252")] {
+        let (own, reference) = (nll(name), &runs[reference].nll);
+        let worst = own.iter().zip(reference).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        let mean = own.iter().zip(reference).map(|(a, b)| a - b).sum::<f64>() / own.len() as f64;
+        assert!(worst < 8e-3 && mean.abs() < 2e-4, "{name}: {worst} at most, {mean} in the mean");
+    }
+    // What `policies.json` says of it in words: window 5.14 nats, sinks 0.09.
+    assert!((nll("window 256")[256] - 5.14).abs() < 0.01 && (nll("sinks 4+252")[256] - 0.09).abs() < 0.01);
 }

@@ -4,6 +4,8 @@
 mod bad_input;
 /// Conversations.
 mod chat;
+/// What the page asks for when lanes stand side by side.
+mod compare;
 /// Against values from independent programs.
 mod golden;
 /// The same on a GPU; natively, with no card, on a Vulkan driver that runs on the CPU.

@@ -159,7 +159,7 @@ export class Comparison {
     const withheld = this.withheld.length > 0;
     if (player?.playing === true && !withheld) return "pause";
     const sinks = withheld || this.name === "take-sinks-away";
-    if (player === null || player.at === 0 || withheld) return sinks ? "sinks" : "start";
+    if (player === null || player.at <= (this.tape?.prompt ?? 0) || withheld) return sinks ? "sinks" : "start";
     return player.atEnd ? "again" : "on";
   }
 
@@ -236,7 +236,8 @@ export class Comparison {
       return alone ? policy === "sinks" : policy !== "recompute";
     };
     const some = lanes.filter(kept);
-    this.show(some.length > 0 ? some : lanes, 0);
+    // The question is there at once; what lanes write follows.
+    this.show(some.length > 0 ? some : lanes, tape.prompt);
     const { t, play } = this.compare;
     if (t !== null) {
       this.seek(t + 1);

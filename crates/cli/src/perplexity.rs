@@ -2,8 +2,8 @@
 
 use crate::Failure;
 use crate::load::{Progress, load};
-use crate::settings::{CacheArgs, ModelArgs};
 use crate::run::{Column, csv};
+use crate::settings::{CacheArgs, ModelArgs};
 use crate::text::{TextArgs, check_ids, check_sinks, parse_sink_tokens, unescape};
 use clap::Args;
 use model::config::Config;

@@ -14,8 +14,8 @@ use crate::write::SamplerArgs;
 use clap::Args;
 use model::compare::{Comparison, Lane, Reading};
 use model::config::Config;
-use model::gguf::Header;
 use model::generate::Text;
+use model::gguf::Header;
 use model::session::{LaneFeed, Model, Session, Want};
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -449,9 +449,13 @@ fn date(days: i64) -> String {
 mod tests {
     #[test]
     fn days_are_dates() {
-        for (days, date) in
-            [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (11_017, "2000-03-01"), (20_787, "2026-11-30")]
-        {
+        for (days, date) in [
+            (0, "1970-01-01"),
+            (59, "1970-03-01"),
+            (11_016, "2000-02-29"),
+            (11_017, "2000-03-01"),
+            (20_787, "2026-11-30"),
+        ] {
             assert_eq!(super::date(days), date);
         }
     }

@@ -44,13 +44,15 @@ pub fn print(run: &Run) {
         (Some(text), every) => format!("{} tokens of {} from {} on, means of {every}", run.count, text.name, run.start),
     };
     println!("{}: {what}; {}, {}, {}", run.title, run.model.name, run.made.by, run.made.date);
-    let name = |name: &str| name.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect::<String>();
+    let name =
+        |name: &str| name.chars().map(|letter| if letter.is_control() { '.' } else { letter }).collect::<String>();
     let wide = run.lanes.iter().map(|lane| lane.name.chars().count()).max().unwrap_or(0).max(4);
     println!(
         "{:<wide$} {:>13} {:>9} {:>11} {:>12} {:>10}  health",
         "lane", "losses", "mean", "perplexity", "bytes", "first left"
     );
-    let number = |value: Option<f64>, decimals: usize| value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"));
+    let number =
+        |value: Option<f64>, decimals: usize| value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"));
     for (at, lane) in run.lanes.iter().enumerate() {
         let bytes = lane.bytes.last().map_or("-".to_owned(), |(_, parts)| parts.total().to_string());
         let left = lane.first_left(at, &run.marks).map_or("-".to_owned(), |i| i.to_string());

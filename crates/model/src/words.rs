@@ -175,7 +175,10 @@ mod tests {
                 r#"{"policy":"sinks","sinks":4,"recent":60,"kv":"f16","kv_k":"int2","positions":"stream","zero_sinks":true}"#,
                 "sinks 4+60 K int2 V f16 stream zero sinks",
             ),
-            (r#"{"policy":"sinks","sinks":2,"recent":9,"kv":"f32","sink_text":"\n\n"}"#, r#"sinks 2+9 f32 text "\n\n""#),
+            (
+                r#"{"policy":"sinks","sinks":2,"recent":9,"kv":"f32","sink_text":"\n\n"}"#,
+                r#"sinks 2+9 f32 text "\n\n""#,
+            ),
             (r#"{"policy":"recompute","sinks":0,"recent":128,"kv":"f16","group":32}"#, "recompute 128"),
         ] {
             assert_eq!(words(json).name(), name);

@@ -301,8 +301,8 @@ impl Run {
         if self.lanes.is_empty() || self.lanes.len() > MOST_LANES {
             return wrong(format!("{} lanes, where 1 to {MOST_LANES} can be", self.lanes.len()));
         }
-        if self.count < 2 || self.count > MOST_TOKENS {
-            return wrong(format!("{} tokens, where 2 to {MOST_TOKENS} can be", self.count));
+        if self.count < 1 || self.count > MOST_TOKENS {
+            return wrong(format!("{} tokens, where 1 to {MOST_TOKENS} can be", self.count));
         }
         if self.every == 0 {
             return wrong("losses are means of 0".to_owned());
@@ -352,10 +352,12 @@ impl Run {
             (Mode::Forced, None) => self.count,
             (Mode::Free, Some(tokens)) => tokens.len(),
         };
-        if count < 2 {
-            return Err(format!("{count} tokens"));
+        if count < 1 {
+            return Err("no tokens".to_owned());
         }
-        if let Some(id) = lane.tokens(self.tokens.as_deref()).unwrap_or_default().iter().find(|id| !self.vocab.contains_key(id)) {
+        if let Some(id) =
+            lane.tokens(self.tokens.as_deref()).unwrap_or_default().iter().find(|id| !self.vocab.contains_key(id))
+        {
             return Err(format!("there is no text for token {id}"));
         }
         let losses = (count - 1).div_ceil(self.every);

@@ -7,7 +7,7 @@ use model::session::{CacheSettings, DENSE_SLOTS};
 use model::words::LaneWords;
 
 /// Means over layers and heads are kept of every so many tokens.
-const MASS_EVERY: usize = 4;
+const MASS_EVERY: usize = 8;
 /// Tokens before and after a mark of which the likeliest next one is kept.
 const BEST_BEFORE: usize = 4;
 const BEST_AFTER: usize = 12;
@@ -147,7 +147,8 @@ impl LaneRecorder {
             let measured: Vec<f64> = losses.iter().filter_map(|nll| *nll).collect();
             (!measured.is_empty()).then(|| rounded(measured.iter().sum::<f64>() / measured.len() as f64, 4) + 0.0)
         };
-        let near = |i: usize| marks.iter().any(|mark| (*mark..mark + BEST_BEFORE + BEST_AFTER).contains(&(i + BEST_BEFORE)));
+        let near =
+            |i: usize| marks.iter().any(|mark| (*mark..mark + BEST_BEFORE + BEST_AFTER).contains(&(i + BEST_BEFORE)));
         let mut summary = vec![LossRange::of(losses, 0, losses.len())];
         summary.extend(ranges.iter().map(|(from, to)| LossRange::of(losses, *from, *to)));
         let whole = self.heads_shape[0] * self.heads_shape[1];

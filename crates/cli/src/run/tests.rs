@@ -112,7 +112,9 @@ fn what_lies_is_refused_with_a_sentence() {
 fn a_lane_that_repeats_or_babbles_is_told() {
     let run = Run::parse(FORCED).expect("a run");
     let mut free = Run { mode: Mode::Free, tokens: None, prompt: 5, ..run.clone() };
-    free.vocab = (0..40).map(|id| (id, TokenText::Text(format!(" {}", "abcdefgh".repeat(2).split_at(id as usize % 9).0)))).collect();
+    free.vocab = (0..40)
+        .map(|id| (id, TokenText::Text(format!(" {}", "abcdefgh".repeat(2).split_at(id as usize % 9).0))))
+        .collect();
     free.vocab.insert(50, TokenText::Text("abcdefghijklmnopqr".to_owned()));
     let told = |free: &mut Run, tokens: Vec<u32>| {
         free.lanes[0].tokens = Some([vec![1; 5], tokens].concat());
