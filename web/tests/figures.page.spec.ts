@@ -349,9 +349,8 @@ test("a canvas has a pixel for each of the screen's, and its colours follow the 
       return { width, height, hasLight: found.has("182 131 0"), hasDark: found.has("246 210 39") };
     });
   const stage = await figure(page, "cache").locator(".stage").boundingBox();
-  const light = await look();
-  expect([light.width, light.height]).toEqual([(stage?.width ?? 0) * 2, (stage?.height ?? 0) * 2]);
-  expect(light).toMatchObject({ hasLight: true, hasDark: false });
+  const size = { width: (stage?.width ?? 0) * 2, height: (stage?.height ?? 0) * 2 };
+  await expect.poll(look).toEqual({ ...size, hasLight: true, hasDark: false });
   await page.emulateMedia({ colorScheme: "dark" });
   await expect.poll(look).toMatchObject({ hasLight: false, hasDark: true });
   await page.evaluate(() => document.documentElement.setAttribute("data-theme", "light"));

@@ -205,19 +205,22 @@ interface Flag {
   i: number;
   text: string;
   ink: Ink;
+  /** It stands in every figure over the stream, and not only where marks are named. */
+  everywhere: boolean;
 }
 
 /** What is marked, in the order of the stream; marks of lanes that have theirs at the same place are one. */
 export function flags(run: RunState): Flag[] {
   const found = new Map<string, Flag>();
-  const put = (i: number, text: string, ink: Ink): void => void found.set(`${i} ${text}`, { i, text, ink });
-  for (const { first_left } of run.lanes) if (first_left !== null) put(first_left, say.marks.first_left, "window");
+  const put = (i: number, text: string, ink: Ink, everywhere: boolean): void =>
+    void found.set(`${i} ${text}`, { i, text, ink, everywhere });
+  for (const { first_left } of run.lanes) if (first_left !== null) put(first_left, say.marks.first_left, "window", true);
   for (const mark of run.marks) {
     if (mark.kind === "first_left" || mark.kind === "trained") continue;
-    put(mark.i, markText(run, mark), mark.kind === "repeating" || mark.kind === "losing" ? "window" : "gone");
+    put(mark.i, markText(run, mark), mark.kind === "repeating" || mark.kind === "losing" ? "window" : "gone", false);
   }
   const trained = run.model?.trained_length ?? null;
-  if (trained !== null) put(trained, say.trainedLength(trained), "ink");
+  if (trained !== null) put(trained, say.trainedLength(trained), "ink", true);
   return [...found.values()].sort((a, b) => a.i - b.i);
 }
 
@@ -231,10 +234,10 @@ export function marks(frame: Frame, run: RunState, named: boolean): Shape[] {
   const lines: Shape[] = [];
   const names: Shape[] = [];
   const taken: [from: number, to: number, row: number][] = [];
-  for (const { i, text, ink } of flags(run)) {
-    if (i < frame.first || i > frame.last) continue;
+  for (const { i, text, ink, everywhere } of flags(run)) {
+    if (i < frame.first || i > frame.last || !(named || everywhere)) continue;
     const here = x(frame, i);
-    lines.push(line([here, frame.top], [here, frame.bottom], ink, "4 3"));
+    lines.push(line([here, frame.top], [here, frame.bottom], ink, everywhere ? "4 3" : "1 3"));
     if (!named) continue;
     const width = textWidth(text) + 8;
     const after = here + width <= frame.right + 6;
