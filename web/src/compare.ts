@@ -4,6 +4,8 @@ import type { Act, Comparison, Hero, Pace } from "./comparison.ts";
 import { PACES } from "./comparison.ts";
 import { button, el, keys, setText } from "./dom.ts";
 import type { Experiment } from "./experiments.ts";
+import { laneStyle } from "./figures/lanes.ts";
+import { sampleOf } from "./figures/sample.ts";
 import { type LaneState, type RunState, recentPerplexity, type Token, totalBytes } from "./run.ts";
 import { mean } from "./series.ts";
 import * as say from "./strings.en.ts";
@@ -108,11 +110,12 @@ export class CompareView {
   }
 
   /** True where other lanes were laid out. */
-  private layLanes({ lanes }: RunState): boolean {
+  private layLanes(run: RunState): boolean {
+    const { lanes } = run;
     const names = JSON.stringify(lanes.map(({ name }) => name));
     if (names === this.names) return false;
     this.names = names;
-    this.views = lanes.map(({ name, settings }, i) => new LaneView(name, settings.policy, i, this.wishes));
+    this.views = lanes.map(({ name, settings }, i) => new LaneView(name, settings.policy, sampleOf(laneStyle(run, i)), i, this.wishes));
     this.lanes.replaceChildren(...this.views.map(({ element }) => element));
     this.lanes.classList.remove("all");
     this.lanes.dataset["count"] = String(lanes.length);
@@ -247,8 +250,9 @@ class LaneView {
   private readonly health = el("p", { class: "health" });
   private readonly again: HTMLButtonElement;
 
-  constructor(name: string, policy: string, index: number, wishes: CompareWishes) {
-    const title = el("h2", { id: `lane-${index}` }, el("span", { class: "glyph", "aria-hidden": "true" }), name);
+  /** `sample`: of its line in the figures. */
+  constructor(name: string, policy: string, sample: Element, index: number, wishes: CompareWishes) {
+    const title = el("h2", { id: `lane-${index}` }, sample, name);
     this.text = new TokenText(say.textOf(name), wishes.cursor);
     this.again = button(say.readAgain(0), () => wishes.readAgain(index), { class: "small" });
     const track = el("span", { class: "sure-track", "aria-hidden": "true" }, this.sure);

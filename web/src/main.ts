@@ -243,7 +243,7 @@ function follow(action: Action): void {
       talk = reduceRun(talk, chatBegins(state.model, state.wanted));
       break;
     case "step": {
-      const step = chatStep(action.step);
+      const step = chatStep(action.step, action.attention);
       if (step !== null) talk = reduceRun(talk, step);
       break;
     }
@@ -491,15 +491,17 @@ function receive(response: Response): void {
     case "resumed":
       dispatch({ kind: "resumed", places: response.places, cache: response.cache });
       break;
-    case "step":
-      if (response.step.kind === "token") losses = 0;
-      dispatch({ kind: "step", step: response.step, memory: response.memory, at: performance.now() });
+    case "step": {
+      const { step, attention, memory } = response;
+      if (step.kind === "token") losses = 0;
+      dispatch({ kind: "step", step, attention, memory, at: performance.now() });
       showInTitle();
       if (state.phase === "writing" || state.phase === "refilling") {
-        post({ kind: "pull" });
+        post({ kind: "pull", attention: talk.asked });
         listen();
       } else rest();
       break;
+    }
     case "compared":
     case "compare_steps":
       comparison.receive(response);
@@ -569,7 +571,7 @@ function post(request: Request): void {
 }
 
 function pulls(): void {
-  for (let i = 0; i < PULLS; i += 1) post({ kind: "pull" });
+  for (let i = 0; i < PULLS; i += 1) post({ kind: "pull", attention: talk.asked });
   listen();
 }
 

@@ -655,8 +655,9 @@ interface Reading {
 export const cost = {
   option: "Extra cost",
   title: "Extra cost since the first word left",
-  caption:
-    "All lanes read the same text. Zero means as good as keeping everything. Watch which line bends at the dashed mark.",
+  /** `reference`: the lane at zero, where that is not the one that keeps everything. */
+  caption: (reference: string | null): string =>
+    `All lanes read the same text. Zero means as good as ${reference ?? "keeping everything"}. Watch which line bends at the dashed mark.`,
   words(tokens: number, reference: string, lanes: readonly { name: string; nats: number }[]): string {
     const costs = lanes.map(({ name: lane, nats: value }, i) =>
       i === 0 ? `the ${lane} lane has cost ${inNats(value)} nats more than ${reference}` : `the ${lane} lane ${inNats(value)}`,

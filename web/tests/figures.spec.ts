@@ -87,6 +87,8 @@ test.describe("cost and loss", () => {
   test("cost says what each lane lost beyond the reference", () => {
     const run = after(THREE, 400);
     expect(cost.title(run, choices())).toBe("Extra cost since the first word left");
+    expect(cost.caption(run, choices())).toContain("Zero means as good as keeping everything.");
+    expect(cost.caption(after({ lanes: [WINDOW, SINKS] }, 10), choices())).toContain("Zero means as good as sinks 4+124.");
     expect(cost.words(run, choices())).toBe(
       "After 400 tokens the window lane has cost 271.00 nats more than dense and the sinks lane 16.94. " +
         "The first word left at token 128.",
@@ -456,6 +458,20 @@ function inside({ text, at, anchor }: { text: string; at: Point; anchor: "start"
   const left = at[0] - { start: 0, middle: width / 2, end: width }[anchor];
   return left >= -2 && left + width <= box.width + 2 && at[1] <= box.height && at[1] >= 9;
 }
+
+test("a figure takes a few milliseconds, after thousands of tokens too", () => {
+  const run = after({ lanes: [WINDOW, { ...PACKED, recent: 1020 }, DENSE, { ...SINKS, recent: 60 }], count: 4000 }, 2500);
+  const slow = ALL.flatMap((figure) => {
+    // The best of some, since the machine may be busy with other things.
+    const times = Array.from({ length: 20 }, () => {
+      const before = performance.now();
+      markup(figure.shapes(run, BOX, choices()), NAMES, "t");
+      return performance.now() - before;
+    });
+    return Math.min(...times) > 6 ? [`${figure.id}: ${Math.min(...times)} ms`] : [];
+  });
+  expect(slow).toEqual([]);
+});
 
 test("text in a drawing cannot become markup", () => {
   const text = markup([{ kind: "text", at: [0, 0], text: "<b>&\"", anchor: "end", ink: "ink" }], NAMES, "t");

@@ -234,7 +234,7 @@ test.describe("the state of a run", () => {
     let state = reduceRun(emptyRun(), chatBegins(null, { policy: "sinks", sinks: 4, recent: 60, kv: "f16" }));
     state = reduceRun(state, { kind: "probs", lane: 0, layer: 3, head: 1 });
     for (const told of steps) {
-      const next = chatStep(told);
+      const next = chatStep(told, { layer: 3, head: 1 });
       if (next !== null) state = reduceRun(state, next);
     }
     const only = lane(state, 0);
@@ -246,7 +246,7 @@ test.describe("the state of a run", () => {
     expect(only.probs).toMatchObject({ layer: 3, head: 1 });
     // A piece of forty tokens that pushed ten out: the first of them went with its 31st.
     const piece: Step = { ...(steps[0] as Step & { kind: "prompt" }), cache: { ...cache, stream: 81 }, evicted: [4, 14] };
-    expect(lane(reduceRun(state, chatStep(piece) as RunStep), 0).first_left).toBe(71);
+    expect(lane(reduceRun(state, chatStep(piece, null) as RunStep), 0).first_left).toBe(71);
   });
 
   test("lanes have the names of the program's tables", () => {

@@ -20,7 +20,7 @@ export const cost: Figure = {
   hertz: 4,
   surface: "svg",
   title: (run, choices) => (isCost(run, choices) ? say.cost.title : run.mode === "forced" ? say.loss.title(run.roll) : say.loss.freeTitle),
-  caption: (run, choices) => (isCost(run, choices) ? say.cost.caption : run.mode === "forced" ? say.loss.caption : say.loss.freeCaption),
+  caption: (run, choices) => (isCost(run, choices) ? costCaption(run) : run.mode === "forced" ? say.loss.caption : say.loss.freeCaption),
   shapes,
   words,
   rows,
@@ -30,6 +30,11 @@ export const cost: Figure = {
 
 /** Lanes that wrote different texts cannot be compared token by token. */
 const isCost = (run: RunState, { view }: Choices): boolean => view === "cost" && canCost(run);
+
+function costCaption({ lanes, reference }: RunState): string {
+  const lane = reference === null ? undefined : lanes[reference];
+  return say.cost.caption(lane === undefined || lane.settings.policy === "dense" ? null : lane.name);
+}
 
 const canCost = (run: RunState): boolean => run.mode === "forced" && run.reference !== null && run.lanes.length > 1;
 

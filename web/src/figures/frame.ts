@@ -152,7 +152,10 @@ export class FigureFrame {
     this.run = run;
     // What has no picture yet has its words, so that nothing moves when it is scrolled to.
     const begins = before === null || before.lanes.length !== run.lanes.length || before.mode !== run.mode || before.title !== run.title;
-    if (begins || this.stale) this.label(run);
+    if (begins || this.stale) {
+      this.label(run);
+      this.extra?.draw(run, this.host.choices);
+    }
     return this.seen && this.box.width > 0 && (this.stale || run !== this.drawnRun);
   }
 

@@ -56,7 +56,6 @@ export class Told implements Extra {
   draw(run: RunState, choices: Choices): void {
     const lane = laneOf(run, choices);
     const found = lane === null ? [] : pieces(lane);
-    this.text.hidden = found.length === 0;
     let changed = false;
     for (const kind of KINDS) {
       const piece = found.find((one) => one.kind === kind);
