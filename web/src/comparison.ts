@@ -125,10 +125,14 @@ export class Comparison {
     return this.seen;
   }
 
+  /** The recording's lanes that have room, by their index: the last ones, which it is about. */
+  private get most(): number[] {
+    return (this.tape?.lanes ?? []).map((_, i) => i).slice(-MOST_LANES);
+  }
+
   /** Lanes of the recording that wait to be asked for. */
   get hidden(): number[] {
-    const lanes = this.tape?.lanes ?? [];
-    return lanes.slice(0, MOST_LANES).flatMap((_, i) => (this.shown.includes(i) ? [] : [i]));
+    return this.most.filter((i) => !this.shown.includes(i));
   }
 
   /** Those among them that the one button brings. */
@@ -228,7 +232,7 @@ export class Comparison {
       this.player = null;
       return this.lay();
     }
-    const lanes = tape.lanes.slice(0, MOST_LANES).map((_, i) => i);
+    const lanes = this.most;
     const alone = this.compare.x === null && this.compare.run === null && tape.mode === "free";
     const kept = (i: number): boolean => {
       const policy = tape.lanes[i]?.settings.policy;
@@ -394,8 +398,9 @@ export class Comparison {
   private lanes(): LaneSettings[] {
     const { lanes } = this.compare;
     if (lanes.length > 0) return lanes.slice(0, MOST_LANES);
-    return (this.tape?.lanes ?? []).slice(0, MOST_LANES).flatMap(({ settings }) => {
-      return settings.policy === "recompute" ? [] : [settings];
+    return this.most.flatMap((i) => {
+      const settings = this.tape?.lanes[i]?.settings;
+      return settings === undefined || settings.policy === "recompute" ? [] : [settings];
     });
   }
 

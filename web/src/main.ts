@@ -52,7 +52,7 @@ const module = new URL("pkg/wasm.js", document.baseURI).href;
 
 let state = initial(settings);
 /** The conversation as the figures see it. */
-let talk: RunState = emptyRun();
+let talk: RunState = reduceRun(emptyRun(), chatBegins(null, settings.cache));
 let shown: ViewName = settings.view ?? firstView();
 let worker: Worker | null = null;
 /** Ends the start that is under way. */
@@ -232,6 +232,11 @@ function dispatch(action: Action): void {
 /** The conversation's run goes the way of its state. */
 function follow(action: Action): void {
   switch (action.kind) {
+    case "settings":
+      // With a model its cache is emptied, and says so.
+      if (state.model !== null) break;
+      talk = reduceRun(talk, chatBegins(null, state.wanted));
+      break;
     case "loaded":
     case "emptied":
     case "resumed":

@@ -550,9 +550,9 @@ export const experiments = {
   },
   "wrong-axis": {
     title: "Scales the wrong way round",
-    what: "The same two bits, grouped along the other axis, ruin the text. This is a recording only: no cache of this page packs so.",
+    what: "The same two bits, grouped along the other axis, ruin the text; at four bits you would not notice. This is a recording only: no cache of this page packs so.",
     why: "A few key channels are always large, and a scale shared across channels rounds all the small ones to nothing.",
-    look: "the loss of the two packed lanes, which take the same memory.",
+    look: "the two int2 lanes: they take the same memory.",
     paper: "KIVI, Llama-2-7B, CoQA: 59.1 the right way, 1.3 the wrong way, 63.9 at 16 bits.",
   },
 };

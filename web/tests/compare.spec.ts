@@ -523,6 +523,15 @@ async function drop(page: Page, name: string, type: string, text: string): Promi
   );
 }
 
+test("on a wide screen the page itself does not scroll", async ({ page }) => {
+  await page.setViewportSize({ width: 1440, height: 900 });
+  for (const query of ["", "&x=how-many", "&view=chat"]) {
+    await page.goto(`/?backend=cpu${query}`);
+    await expect(page.locator("#cost .stage > svg *").first()).toBeAttached();
+    expect(await page.evaluate(() => document.documentElement.scrollHeight)).toBe(900);
+  }
+});
+
 test.describe("steady", () => {
   test("while it streams nothing moves by itself and no task is long", async ({ page, browser }) => {
     await page.addInitScript(() => {

@@ -1,4 +1,4 @@
-//! How a lane does: whether it repeats itself, or has lost the thread.
+//! How a lane does: whether it repeats itself, or has lost the thread. By the rules, and the numbers, of `web/src/run.ts`.
 
 use super::{Lane, Mode, Run};
 use std::collections::{BTreeSet, VecDeque};
@@ -12,8 +12,8 @@ const LETTERS: usize = 18;
 const MANY_LETTERS: usize = 16;
 const NEAR: usize = 128;
 /// A forced lane is lost when its rolling loss has been so many nats above the reference lane's for so many tokens.
-const BEHIND: f64 = 0.5;
-const RUNNING: usize = 32;
+const BEHIND: f64 = 0.7;
+const RUNNING: usize = 64;
 
 /// What is the matter with a lane, and from which token on; none if nothing is, or the run doesn't tell.
 pub fn health(run: &Run, number: usize) -> Option<(&'static str, usize)> {
@@ -26,9 +26,8 @@ pub fn health(run: &Run, number: usize) -> Option<(&'static str, usize)> {
         Mode::Forced => None,
         Mode::Free => {
             let tokens = lane.tokens.as_deref()?;
-            let own = run.prompt.min(tokens.len());
-            let repeats = repeats(&tokens[own..]).map(|at| ("repeating itself", own + at));
-            let babbles = babbles(run, &tokens[own..]).map(|at| ("losing the thread", own + at));
+            let repeats = repeats(tokens).map(|at| ("repeating itself", at));
+            let babbles = babbles(run, tokens).map(|at| ("losing the thread", at));
             [repeats, babbles].into_iter().flatten().min_by_key(|(_, at)| *at)
         }
     }
@@ -54,7 +53,8 @@ fn babbles(run: &Run, tokens: &[u32]) -> Option<usize> {
     for (at, id) in tokens.iter().enumerate() {
         let bytes = run.vocab.get(id).and_then(super::TokenText::bytes).unwrap_or_default();
         for letter in String::from_utf8_lossy(&bytes).chars() {
-            letters = if letter.is_ascii_alphabetic() { letters + 1 } else { 0 };
+            // Up to the end of Latin Extended-B.
+            letters = if letter.is_alphabetic() && letter < '\u{250}' { letters + 1 } else { 0 };
             if letters == MANY_LETTERS {
                 long.push_back(at);
             }
