@@ -95,6 +95,9 @@ test.describe("cost and loss", () => {
       "After 400 tokens the window lane has cost 271.00 nats more than dense and the sinks lane 16.94. " +
         "The first word left at token 128.",
     );
+    const packed = after({ lanes: [{ ...DENSE, kv: "int4" }, { ...DENSE, kv: "int2" }] }, 10);
+    expect(cost.title(packed, choices())).toBe("Extra cost of each lane");
+    expect(cost.caption(packed, choices())).toContain("as good as dense int4. Watch which line leaves the others.");
     expect(cost.words(after(THREE, 128), choices())).toBe(
       "After 128 tokens the window lane has cost 0.00 nats more than dense and the sinks lane 0.00. No word has left yet.",
     );
@@ -304,6 +307,7 @@ test.describe("cache", () => {
     expect(named(17)).toBe(`slot 17 of 128, “${word(189).text}”, stream 189, recent, 23,040 bytes in all layers`);
     expect(named(128)).toBeUndefined();
     const large = after({ lanes: [{ ...SINKS, recent: 4092 }] }, 20);
+    expect(texts(cache.shapes(large, { width: 300, height: 240 }, choices()))).toContain("a cell stands for 16 slots");
     expect(grid?.cell(large, { width: 300, height: 240 }, choices(), 0, 1)?.name).toMatch(/^from slot 16 of 4,096, .*; to slot 31 of 4,096, empty$/);
   });
 
