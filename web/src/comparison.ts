@@ -100,6 +100,11 @@ export class Comparison {
     return this.run.lanes.length === 0 && this.notice === null;
   }
 
+  /** Something is played or runs. */
+  get moves(): boolean {
+    return this.live === null ? this.player?.playing === true : this.live.running;
+  }
+
   get compare(): Compare {
     return this.settings.compare;
   }

@@ -10,7 +10,7 @@ import { mountFigures } from "./figures/index.ts";
 import { prepare } from "./markdown.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
-import { chatBegins, chatStep, emptyRun, reduceRun, type RunState, type RunStep } from "./run.ts";
+import { chatBegins, chatStep, emptyRun, type Mark, reduceRun, type RunState, type RunStep } from "./run.ts";
 import { defaults, format, MODEL, parse, type Theme, type ViewName } from "./settings.ts";
 import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
@@ -72,6 +72,10 @@ let elsewhere = false;
 let release: (() => void) | null = null;
 /** When the title was last written. */
 let titled = 0;
+/** What the address asked for when it was last read or written. */
+let query = location.search;
+/** Marks of the comparison that were spoken. */
+let told: readonly Mark[] = [];
 /** Who waits for the answer that is being written. */
 let answered: ((answer: string | null) => void) | null = null;
 
@@ -171,6 +175,9 @@ if (shown === "compare") void comparison.open();
 void comparison.readIndex();
 watchDrops();
 addEventListener("popstate", () => {
+  // A link within the page comes here as well.
+  if (location.search === query) return;
+  query = location.search;
   const back = parse(new URLSearchParams(location.search), seed);
   settings.compare = back.compare;
   settings.view = back.view;
@@ -273,6 +280,7 @@ function paint(now: number): void {
   let waiting = view.draw(state, now, terms(source, state.cards, source === ours), elsewhere);
   if (shown === "compare") {
     waiting = comparison.tick(now) || waiting;
+    tell();
     waiting = view.drawCompare(comparison, experimentOf(comparison.name), state, now) || waiting;
   }
   // A figure of nothing would have another size than that of the run which is on its way.
@@ -282,6 +290,17 @@ function paint(now: number): void {
 }
 
 // The comparison.
+
+/** Speaks what happens in the lanes while they go on, once. */
+function tell(): void {
+  const { marks, lanes } = comparison.run;
+  if (marks === told) return;
+  const fresh = marks.filter((mark) => !told.includes(mark));
+  told = marks;
+  if (fresh.length === 0 || !comparison.moves) return;
+  const words = fresh.map(({ kind, lane }) => say.happens(kind, lane === null ? null : (lanes[lane]?.name ?? null)));
+  speech.say([...new Set(words)].join(" "));
+}
 
 /** Who has a model comes for the conversation; who has none, or was sent an experiment, sees it first. */
 function firstView(): ViewName {
@@ -312,8 +331,8 @@ function experiment(name: string | null): void {
 function linkTo(id: FigureId): string {
   const { t, ...compare } = settings.compare;
   const at = shown === "compare" ? comparison.run.cursor : t;
-  const query = format({ ...settings, view: shown, compare: { ...compare, t: at, fig: id } }, seed);
-  return new URL(`${location.pathname}?${query}`, location.href).href;
+  const params = format({ ...settings, view: shown, compare: { ...compare, t: at, fig: id } }, seed);
+  return new URL(`${location.pathname}?${params}`, location.href).href;
 }
 
 /** What a recording of a live run says of its making. */
@@ -836,12 +855,13 @@ function storedTheme(): Theme {
 }
 
 function writeAddress(): void {
-  const query = format(settings, seed).toString();
+  const params = format(settings, seed).toString();
+  query = params === "" ? "" : `?${params}`;
   const { own, compare } = comparison;
   const given = compare.text === "own" && own !== "" && own.length <= LONGEST_OWN;
   const kept = location.hash.startsWith(OWN) ? "" : location.hash;
   const hash = given ? `${OWN}${encodeURIComponent(own)}` : kept;
-  history.replaceState(null, "", `${location.pathname}${query === "" ? "" : `?${query}`}${hash}`);
+  history.replaceState(null, "", `${location.pathname}${query}${hash}`);
 }
 
 /** Whoever comes back without a connection gets the page from the service worker. */

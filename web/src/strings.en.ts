@@ -2,6 +2,7 @@
 
 import type { RecordedEntry } from "../../crates/wasm/run";
 import type { Backend, LaneSettings, Policy, Storage } from "../../crates/wasm/types";
+import type { MarkKind } from "./run.ts";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -438,6 +439,24 @@ export function health(
   }[kind];
   const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${tokensOf(leftAgo, null)} ago`;
   return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? ["has ended"] : [])].join(" · ");
+}
+/** What is spoken when it happens. */
+export function happens(kind: MarkKind, lane: string | null): string {
+  const who = lane ?? "every lane";
+  switch (kind) {
+    case "first_left":
+      return "The first word has left.";
+    case "trained":
+      return "The trained length is passed.";
+    case "setting":
+      return "You changed a setting.";
+    case "refilled":
+      return "Refilled from the text.";
+    case "repeating":
+      return `${who} repeats itself.`;
+    case "losing":
+      return `${who} is losing the thread.`;
+  }
 }
 export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} tokens again`;
 

@@ -523,6 +523,32 @@ async function drop(page: Page, name: string, type: string, text: string): Promi
   );
 }
 
+test("what happens in the lanes is spoken once, and nothing else is", async ({ page }) => {
+  await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+  await expect(parts(page).load).toBeEnabled();
+  await page.evaluate(() => {
+    const spoken: string[] = [];
+    Object.assign(window, { spoken });
+    for (const live of document.querySelectorAll("[aria-live]:not([aria-live=off]), [role=status]")) {
+      new MutationObserver(() => spoken.push(live.textContent ?? "")).observe(live, { childList: true, subtree: true, characterData: true });
+    }
+  });
+  await compare(page).pace.selectOption("rush");
+  await compare(page).act.click();
+  await expect(compare(page).place).toHaveText("300 of 300 tokens", { timeout: 30_000 });
+  const spoken = await page.evaluate(() => (window as unknown as { spoken: string[] }).spoken);
+  expect(spoken).toEqual(["The first word has left.", "window 128 is losing the thread."]);
+});
+
+test("a link within the page starts nothing again", async ({ page }) => {
+  await atEnd(page, "&x=take-sinks-away");
+  await page.getByRole("link", { name: "To the figures" }).focus();
+  await page.keyboard.press("Enter");
+  await expect(page).toHaveURL(/#figures$/);
+  await page.waitForTimeout(500);
+  await expect(compare(page).place).toHaveText("300 of 300 tokens");
+});
+
 test("on a wide screen the page itself does not scroll", async ({ page }) => {
   await page.setViewportSize({ width: 1440, height: 900 });
   for (const query of ["", "&x=how-many", "&view=chat"]) {
