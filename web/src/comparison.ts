@@ -100,6 +100,11 @@ export class Comparison {
     return this.run.lanes.length === 0 && this.notice === null;
   }
 
+  /** Something is played or runs. */
+  get moves(): boolean {
+    return this.live === null ? this.player?.playing === true : this.live.running;
+  }
+
   get compare(): Compare {
     return this.settings.compare;
   }
@@ -125,10 +130,14 @@ export class Comparison {
     return this.seen;
   }
 
+  /** The recording's lanes that have room, by their index: the last ones, which it is about. */
+  private get most(): number[] {
+    return (this.tape?.lanes ?? []).map((_, i) => i).slice(-MOST_LANES);
+  }
+
   /** Lanes of the recording that wait to be asked for. */
   get hidden(): number[] {
-    const lanes = this.tape?.lanes ?? [];
-    return lanes.slice(0, MOST_LANES).flatMap((_, i) => (this.shown.includes(i) ? [] : [i]));
+    return this.most.filter((i) => !this.shown.includes(i));
   }
 
   /** Those among them that the one button brings. */
@@ -159,7 +168,7 @@ export class Comparison {
     const withheld = this.withheld.length > 0;
     if (player?.playing === true && !withheld) return "pause";
     const sinks = withheld || this.name === "take-sinks-away";
-    if (player === null || player.at === 0 || withheld) return sinks ? "sinks" : "start";
+    if (player === null || player.at <= (this.tape?.prompt ?? 0) || withheld) return sinks ? "sinks" : "start";
     return player.atEnd ? "again" : "on";
   }
 
@@ -228,7 +237,7 @@ export class Comparison {
       this.player = null;
       return this.lay();
     }
-    const lanes = tape.lanes.slice(0, MOST_LANES).map((_, i) => i);
+    const lanes = this.most;
     const alone = this.compare.x === null && this.compare.run === null && tape.mode === "free";
     const kept = (i: number): boolean => {
       const policy = tape.lanes[i]?.settings.policy;
@@ -236,7 +245,8 @@ export class Comparison {
       return alone ? policy === "sinks" : policy !== "recompute";
     };
     const some = lanes.filter(kept);
-    this.show(some.length > 0 ? some : lanes, 0);
+    // The question is there at once; what lanes write follows.
+    this.show(some.length > 0 ? some : lanes, tape.prompt);
     const { t, play } = this.compare;
     if (t !== null) {
       this.seek(t + 1);
@@ -393,8 +403,9 @@ export class Comparison {
   private lanes(): LaneSettings[] {
     const { lanes } = this.compare;
     if (lanes.length > 0) return lanes.slice(0, MOST_LANES);
-    return (this.tape?.lanes ?? []).slice(0, MOST_LANES).flatMap(({ settings }) => {
-      return settings.policy === "recompute" ? [] : [settings];
+    return this.most.flatMap((i) => {
+      const settings = this.tape?.lanes[i]?.settings;
+      return settings === undefined || settings.policy === "recompute" ? [] : [settings];
     });
   }
 

@@ -284,8 +284,8 @@ export function chatBegins(model: ModelInfo | null, cache: CacheSettings): RunSt
   };
 }
 
-/** A step of a conversation as the step of a run; null where no token was read. */
-export function chatStep(step: Step): RunStep | null {
+/** A step of a conversation as the step of a run; null where no token was read. `attention`: the head that its probs are of. */
+export function chatStep(step: Step, attention: AttentionHead | null): RunStep | null {
   if (step.kind === "end") return null;
   const { cache, evicted, sink_mass } = step;
   const read: LaneStep = {
@@ -302,7 +302,11 @@ export function chatStep(step: Step): RunStep | null {
     first_mass: step.kind === "token" ? step.first_mass : new Float32Array(),
     ...(step.probs === undefined ? {} : { probs: step.probs }),
   };
-  return { kind: "step", step: { ms: step.ms, lanes: [read], done: false } };
+  return {
+    kind: "step",
+    step: { ms: step.ms, lanes: [read], done: false },
+    attention: attention === null ? null : { lane: 0, layer: attention.layer, head: attention.head },
+  };
 }
 
 function chatCache({ held, capacity, sinks, tail, parts }: CacheState): Pick<
