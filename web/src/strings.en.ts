@@ -673,10 +673,11 @@ interface Reading {
 
 export const cost = {
   option: "Extra cost",
-  title: "Extra cost since the first word left",
+  title: (evicts: boolean): string => (evicts ? "Extra cost since the first word left" : "Extra cost of each lane"),
   /** `reference`: the lane at zero, where that is not the one that keeps everything. */
-  caption: (reference: string | null): string =>
-    `All lanes read the same text. Zero means as good as ${reference ?? "keeping everything"}. Watch which line bends at the dashed mark.`,
+  caption: (reference: string | null, evicts: boolean): string =>
+    `All lanes read the same text. Zero means as good as ${reference ?? "keeping everything"}. ` +
+    (evicts ? "Watch which line bends at the dashed mark." : "Watch which line leaves the others."),
   words(tokens: number, reference: string, lanes: readonly { name: string; nats: number }[]): string {
     const costs = lanes.map(({ name: lane, nats: value }, i) =>
       i === 0 ? `the ${lane} lane has cost ${inNats(value)} nats more than ${reference}` : `the ${lane} lane ${inNats(value)}`,
@@ -718,6 +719,7 @@ export const cache = {
       "Below: slots in use over the stream.",
     ].join(" "),
   inUse: "in use",
+  each: (slots: number): string => `a cell stands for ${count(slots)} slots`,
   kinds: {
     sink: "sink",
     packed: "packed",
@@ -781,6 +783,7 @@ export const attention = {
   looks: (layer: number, head: number, lane: string | null): string =>
     `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
   waiting: "It is asked for and comes with the next token.",
+  noHeads: (recorded: boolean): string => (recorded ? "not recorded" : "not measured yet"),
   notRecorded: "A recorded run has no attention of single heads: run it live.",
   slotAxis: (slots: number, each: number, sinks: number): string =>
     `${sinks > 0 ? "◂ sinks · " : ""}${count(slots)} slots${each > 1 ? `, ${each} a bar` : ""}`,
@@ -848,7 +851,7 @@ export const time = {
   caption: (recompute: boolean): string =>
     `It must not creep up with the length of the stream.${recompute ? " Recompute pays for its window again at every token." : ""}`,
   axis: "ms",
-  empty: "No token has been timed yet.",
+  empty: "No token was timed.",
   words: (lanes: readonly { name: string; now: number; start: number }[]): string =>
     lanes
       .map(

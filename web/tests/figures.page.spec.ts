@@ -540,6 +540,9 @@ test.describe("in a chat of the page", () => {
   test("without a model the exercise says what is missing", async ({ page }) => {
     await mock(page);
     await page.goto("/?backend=cpu&view=chat");
-    await expect(page.getByRole("region", { name: "The forgotten fact" })).toBeHidden();
+    const part = page.getByRole("region", { name: "The forgotten fact" });
+    await part.getByRole("button", { name: "Plant" }).click();
+    await expect(part).toContainText("The chat cannot take a message now: load the model");
+    await expect(part.getByRole("button", { name: "Ask" })).toBeDisabled();
   });
 });

@@ -138,7 +138,7 @@ export class FigureFrame {
   }
 
   showLead(isLead: boolean): void {
-    this.element.classList.toggle("lead", isLead);
+    this.element.classList.toggle("leading", isLead);
     this.leadButton.setAttribute("aria-pressed", String(isLead));
   }
 

@@ -4,7 +4,7 @@ import type { Mark, RunState } from "../run.ts";
 import { type Bin, mean, type Series } from "../series.ts";
 import * as say from "../strings.en.ts";
 import type { Choices } from "./figure.ts";
-import { compactNames, type LaneStyle, laneStyle, shortNames } from "./lanes.ts";
+import { compactNames, type LaneStyle, laneStyle } from "./lanes.ts";
 import { type Box, type Ink, line, type Point, type Shape } from "./shapes.ts";
 
 /** A rectangle to plot in, and the values at its edges. */
@@ -225,7 +225,7 @@ export function flags(run: RunState): Flag[] {
 }
 
 function markText(run: RunState, { lane, kind }: Mark): string {
-  const name = lane === null || run.lanes.length < 2 ? "" : `${shortNames(run)[lane] ?? ""} `;
+  const name = lane === null || run.lanes.length < 2 ? "" : `${compactNames(run)[lane] ?? ""} `;
   return `${name}${say.marks[kind]}`;
 }
 
