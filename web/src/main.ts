@@ -319,7 +319,7 @@ function tell(): void {
   told = marks;
   if (fresh.length === 0 || !comparison.moves) return;
   const words = fresh.map(({ kind, lane }) => say.happens(kind, lane === null ? null : (lanes[lane]?.name ?? null)));
-  speech.say([...new Set(words)].join(" "));
+  speech.tell([...new Set(words)].join(" "));
 }
 
 /** Who has a model comes for the conversation; who has none, or was sent an experiment, sees it first. */
