@@ -501,7 +501,6 @@ export const textNeedsModel = "Only the model can read your text: load it, then 
 export const againNeedsModel = "Reading again takes the model: load it, then press the button.";
 export const modelBusy = "The model is busy with the conversation: wait for it, or stop it, then press again.";
 export const noRun = (file: string): string => `The recorded run ${file} is not here.`;
-export const leaveFirst = "A comparison is running: it was ended, and the conversation is read again.";
 
 // Experiments.
 
