@@ -7,7 +7,7 @@ import { Comparison } from "./comparison.ts";
 import { download, keys } from "./dom.ts";
 import { experimentOf } from "./experiments.ts";
 import { FIGURES, type FigureId } from "./figures/figure.ts";
-import { mountFigures } from "./figures/index.ts";
+import type { Figures } from "./figures/index.ts";
 import { prepare } from "./markdown.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
@@ -54,6 +54,8 @@ let source: Source =
 const module = new URL("pkg/wasm.js", document.baseURI).href;
 
 let state = initial(settings);
+/** Null until they are fetched. */
+let figures: Figures | null = null;
 /** The conversation as the figures see it. */
 let talk: RunState = reduceRun(emptyRun(), chatBegins(null, settings.cache));
 let shown: ViewName = settings.view ?? firstView();
@@ -167,24 +169,29 @@ const view = new View(
 const speech = new Speech(view.region);
 const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
-const figures = mountFigures(
-  view.figures,
-  {
-    run: shownRun,
-    ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
-    cursor: (at) => change({ kind: "cursor", at }),
-    roll: (tokens) => change({ kind: "roll", tokens }),
-    lead: (id) => {
-      settings.compare.fig = id === "cost" ? null : id;
-      writeAddress();
+// They come right behind the page, which can be read without them.
+const drawn = import("./figures/index.ts").then(({ mountFigures }) => {
+  figures = mountFigures(
+    view.figures,
+    {
+      run: shownRun,
+      ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
+      cursor: (at) => change({ kind: "cursor", at }),
+      roll: (tokens) => change({ kind: "roll", tokens }),
+      lead: (id) => {
+        settings.compare.fig = id === "cost" ? null : id;
+        writeAddress();
+      },
+      link: linkTo,
+      wake: schedule,
+      say: (text) => speech.tell(text),
+      send: (text) => answerTo(text),
     },
-    link: linkTo,
-    wake: schedule,
-    say: (text) => speech.tell(text),
-    send: (text) => answerTo(text),
-  },
-  lead,
-);
+    lead,
+  );
+  schedule();
+});
+drawn.catch((caught: unknown) => dispatch({ kind: "hint", text: say.noFigures(fault("figures", caught, null).message) }));
 if (shown === "compare") void comparison.open();
 void comparison.readIndex();
 watchDrops();
@@ -305,7 +312,7 @@ function paint(now: number): void {
   }
   // A figure of nothing would have another size than that of the run which is on its way.
   view.figures.classList.toggle("unseen", shown === "compare" && comparison.isEmpty);
-  waiting = figures.draw(shownRun(), now) || waiting;
+  waiting = (figures?.draw(shownRun(), now) ?? false) || waiting;
   if (waiting) schedule();
 }
 

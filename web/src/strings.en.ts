@@ -52,6 +52,8 @@ export const dropHere = "Drop a GGUF file to load it. It is read where it lies, 
 export const title = (tokens: number | null): string =>
   tokens === null ? "Sinkstream: a chat that never ends" : `▶ ${count(tokens)} · Sinkstream`;
 export const figures = "Figures";
+export const noFigures = (message: string): string =>
+  `The figures could not be fetched (${message}): reload the page for them.`;
 export const conversation = "Conversation";
 export const conversationEmpty =
   "Ask something. The model is small: it writes fluent English and gets facts wrong.";

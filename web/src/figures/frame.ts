@@ -3,10 +3,10 @@
 import { button, el, setText } from "../dom.ts";
 import type { RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
-import { LIVE, type Palette, paint } from "./canvas.ts";
+import { type Palette, paint } from "./canvas.ts";
 import type { Choices, Figure, Grid, Option, Stream } from "./figure.ts";
 import type { FigureWishes } from "./index.ts";
-import { type Box, markup, type Point } from "./shapes.ts";
+import { type Box, LIVE, markup, type Point } from "./shapes.ts";
 
 /** What a frame needs from the registry. */
 export interface Host {

@@ -1,8 +1,7 @@
 // A piece of a lane's line, for the heading of the lane.
 
-import { LIVE } from "./canvas.ts";
 import type { LaneStyle } from "./lanes.ts";
-import { markup } from "./shapes.ts";
+import { LIVE, markup } from "./shapes.ts";
 
 /** Long enough for the longest dash to be seen twice, pixels. */
 const SIZE = { width: 40, height: 10 };
