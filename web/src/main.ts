@@ -172,7 +172,7 @@ const speech = new Speech(view.region);
 const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
 // They come right behind the page, which can be read without them.
-void import("./figures/index.ts").then(({ mountFigures }) => {
+const drawn = import("./figures/index.ts").then(({ mountFigures }) => {
   figures = mountFigures(
     view.figures,
     {
@@ -193,6 +193,7 @@ void import("./figures/index.ts").then(({ mountFigures }) => {
   );
   schedule();
 });
+drawn.catch((caught: unknown) => dispatch({ kind: "hint", text: say.noFigures(fault("figures", caught, null).message) }));
 if (shown === "compare") void comparison.open();
 void comparison.readIndex();
 watchDrops();
@@ -327,7 +328,7 @@ function tell(): void {
   told = marks;
   if (fresh.length === 0 || !comparison.moves) return;
   const words = fresh.map(({ kind, lane }) => say.happens(kind, lane === null ? null : (lanes[lane]?.name ?? null)));
-  speech.say([...new Set(words)].join(" "));
+  speech.tell([...new Set(words)].join(" "));
 }
 
 /** Who has a model comes for the conversation; who has none, or was sent an experiment, sees it first. */

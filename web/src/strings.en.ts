@@ -52,6 +52,8 @@ export const dropHere = "Drop a GGUF file to load it. It is read where it lies, 
 export const title = (tokens: number | null): string =>
   tokens === null ? "Sinkstream: a chat that never ends" : `▶ ${count(tokens)} · Sinkstream`;
 export const figures = "Figures";
+export const noFigures = (message: string): string =>
+  `The figures could not be fetched (${message}): reload the page for them.`;
 export const conversation = "Conversation";
 export const conversationEmpty =
   "Ask something. The model is small: it writes fluent English and gets facts wrong.";
@@ -501,7 +503,6 @@ export const textNeedsModel = "Only the model can read your text: load it, then 
 export const againNeedsModel = "Reading again takes the model: load it, then press the button.";
 export const modelBusy = "The model is busy with the conversation: wait for it, or stop it, then press again.";
 export const noRun = (file: string): string => `The recorded run ${file} is not here.`;
-export const leaveFirst = "A comparison is running: it was ended, and the conversation is read again.";
 
 // Experiments.
 
