@@ -23,7 +23,15 @@ const GROUP: u32 = N_HEADS / N_KV_HEADS;
 const QKV: u32 = (N_HEADS + 2u * N_KV_HEADS) * HEAD_DIM;
 const PART: u32 = 4u + HEAD_DIM;
 const PARTS_AT: u32 = LANES * SLOTS;
-const IN_CHUNK: u32 = 0x80000000u;
+// Where a token's K and V are read. Each source has a loop of its own, since an adapter whose threads go in step runs
+// through all that any of them could read.
+const FROM_SLOT: u32 = 0u;
+const FROM_CHUNK: u32 = 1u;
+const FROM_GROUP: u32 = 2u;
+// Added to twice the source: the query's rotation for the key.
+const SINK: u32 = 0u;
+const RECENT: u32 = 1u;
+const RECENT_IN_GROUP: u32 = 2u * FROM_GROUP + RECENT;
 
 var<workgroup> query: array<f32, 2 * GROUP * HEAD_DIM>; // for sink keys, then for recent keys
 var<workgroup> score: array<f32, GROUP * TILE>;         // then its exponential
@@ -31,6 +39,92 @@ var<workgroup> place: array<u32, TILE>;                 // as place_of says
 
 var<private> lane_word: u32;      // the lane's first word in the arena
 var<private> lane_groups_at: u32; // its groups, from there on
+// The thread's keys: twice the source and the rotation, the place, and where their angle's cosines begin.
+var<private> key_source: array<u32, KEYS>;
+var<private> key_place: array<u32, KEYS>;
+var<private> key_angle: array<u32, KEYS>;
+var<private> key_sums: array<f32, KEYS * GROUP>;
+var<private> value_sums: array<vec2<f32>, GROUP * PAIRS>;
+// The tile's keys that lie in groups, and the first of the chunk; those before, and between, lie in slots.
+var<private> group_from: u32;
+var<private> group_to: u32;
+var<private> chunk_from: u32;
+
+// Two neighbouring channels of a head of a row of qkv.
+fn qkv_pair(row: u32, head: u32, channel: u32) -> vec2<f32> {
+    let i = row * QKV + head * HEAD_DIM + channel;
+    return vec2<f32>(qkv[i], qkv[i + 1u]);
+}
+
+// Adds to key `i`'s sums what its channels c, c + 1 (a) and those half a head on (b) have in common with the queries.
+fn add_score(
+    i: u32,
+    a: vec2<f32>,
+    b: vec2<f32>,
+    c: u32,
+    q_low: ptr<function, array<vec2<f32>, GROUP>>,
+    q_high: ptr<function, array<vec2<f32>, GROUP>>,
+) {
+    let at = key_angle[i] + c;
+    let cosine = vec2<f32>(rope[at], rope[at + 1u]);
+    let sine = vec2<f32>(rope[at + HALF], rope[at + HALF + 1u]);
+    let k_low = a * cosine - b * sine;
+    let k_high = a * sine + b * cosine;
+    for (var g = 0u; g < GROUP; g++) {
+        key_sums[i * GROUP + g] += dot((*q_low)[g], k_low) + dot((*q_high)[g], k_high);
+    }
+}
+
+// Adds the scores of the keys of one source that are floats.
+fn add_scores(source: u32, kv_head: u32) {
+    // Sink keys meet one rotation of the query, recent keys the other.
+    for (var rotation = SINK; rotation <= RECENT; rotation++) {
+        let wanted = 2u * source + rotation;
+        var any = false;
+        for (var i = 0u; i < KEYS; i++) { any = any || key_source[i] == wanted; }
+        if (any) {
+            for (var c = 0u; c < HALF; c += 2u) {
+                var q_low: array<vec2<f32>, GROUP>;
+                var q_high: array<vec2<f32>, GROUP>;
+                for (var g = 0u; g < GROUP; g++) {
+                    let q = (rotation * GROUP + g) * HEAD_DIM + c;
+                    q_low[g] = vec2<f32>(query[q], query[q + 1u]);
+                    q_high[g] = vec2<f32>(query[q + HALF], query[q + HALF + 1u]);
+                }
+                for (var i = 0u; i < KEYS; i++) {
+                    if (key_source[i] == wanted) {
+                        let a = load_key(source, key_place[i], kv_head, c);
+                        let b = load_key(source, key_place[i], kv_head, c + HALF);
+                        add_score(i, a, b, c, &q_low, &q_high);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Adds the value of key `n` of the tile at the thread's pair `i` of channels.
+fn add_value(n: u32, i: u32, v: vec2<f32>) {
+    for (var g = 0u; g < GROUP; g++) { value_sums[g * PAIRS + i] += score[g * TILE + n] * v; }
+}
+
+// Adds the values of keys `first_key` to `end_key` of the tile, which are floats of one source, at pairs of channels from `channel` on.
+fn add_values(source: u32, kv_head: u32, channel: u32, first_key: u32, end_key: u32) {
+    for (var n = first_key; n < end_key; n++) {
+        for (var i = 0u; i < PAIRS; i++) {
+            add_value(n, i, load_value(source, place[n], kv_head, channel + i * 2u * THREADS));
+        }
+    }
+}
+
+// Keys of a row's view in a tile, of `count`, whose stream index is below `index`.
+fn keys_before(index: u32, row: u32, tile: u32, count: u32) -> u32 {
+    let n_sinks = row_sinks(row);
+    let first = row_first(row);
+    let before = select(min(index, n_sinks), n_sinks + index - first, index > first);
+    return min(max(before, tile * TILE) - tile * TILE, count);
+}
+
 @compute @workgroup_size(THREADS)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
     let tile = group.x;
@@ -67,54 +161,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
-    // Scores: KEYS keys a thread, so that they share what is read of the query.
-    var at: array<u32, KEYS>;
-    var angle: array<u32, KEYS>;
-    var sink: array<bool, KEYS>;
+    // How many of the view's keys in this tile come before a stream index.
+    group_from = keys_before(lane_sinks(lane), row, tile, count);
+    chunk_from = keys_before(lane_start(lane), row, tile, count);
+    group_to = clamp(keys_before(lane_packed(lane), row, tile, count), group_from, max(group_from, chunk_from));
+
+    // Scores: KEYS neighbouring keys a thread, so that they share what is read of the query.
     for (var i = 0u; i < KEYS; i++) {
-        let in_tile = i * THREADS + thread;
+        let in_tile = thread * KEYS + i;
         // Past the end the last key is read again; its score is not kept.
         let n = tile * TILE + min(in_tile, max(count, 1u) - 1u);
-        sink[i] = n < n_sinks;
-        let index = select(row_first(row) + n - n_sinks, n, sink[i]);
-        at[i] = place_of(lane, index);
-        angle[i] = select(index - base, index, sink[i]) * HEAD_DIM;
-        place[in_tile] = at[i];
+        let is_sink = n < n_sinks;
+        let index = select(row_first(row) + n - n_sinks, n, is_sink);
+        key_source[i] = 2u * source_of(lane, index) + select(RECENT, SINK, is_sink);
+        key_place[i] = place_of(lane, index);
+        key_angle[i] = select(index - base, index, is_sink) * HEAD_DIM;
+        place[in_tile] = key_place[i];
     }
     if (count > 0u) {
-        var sums: array<f32, KEYS * GROUP>;
-        // Sink keys meet one rotation of the query, recent keys the other.
-        for (var kind = 0u; kind < 2u; kind++) {
-            var any = false;
-            for (var i = 0u; i < KEYS; i++) { any = any || (sink[i] == (kind == 0u)); }
-            if (any) {
-                for (var c = 0u; c < HALF; c += 2u) {
-                    var q_lo: array<vec2<f32>, GROUP>;
-                    var q_hi: array<vec2<f32>, GROUP>;
-                    for (var g = 0u; g < GROUP; g++) {
-                        let q = (kind * GROUP + g) * HEAD_DIM + c;
-                        q_lo[g] = vec2<f32>(query[q], query[q + 1u]);
-                        q_hi[g] = vec2<f32>(query[q + HALF], query[q + HALF + 1u]);
-                    }
-                    for (var i = 0u; i < KEYS; i++) {
-                        if (sink[i] == (kind == 0u)) {
-                            let a = load_key(at[i], kv_head, c);
-                            let b = load_key(at[i], kv_head, c + HALF);
-                            let cosine = vec2<f32>(rope[angle[i] + c], rope[angle[i] + c + 1u]);
-                            let sine = vec2<f32>(rope[angle[i] + HALF + c], rope[angle[i] + HALF + c + 1u]);
-                            let k_lo = a * cosine - b * sine;
-                            let k_hi = a * sine + b * cosine;
-                            for (var g = 0u; g < GROUP; g++) {
-                                sums[i * GROUP + g] += dot(q_lo[g], k_lo) + dot(q_hi[g], k_hi);
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        add_stored_scores(kv_head);
+        add_scores(FROM_CHUNK, kv_head);
         for (var i = 0u; i < KEYS; i++) {
             for (var g = 0u; g < GROUP; g++) {
-                score[g * TILE + i * THREADS + thread] = sums[i * GROUP + g] * inverseSqrt(f32(HEAD_DIM));
+                score[g * TILE + thread * KEYS + i] = key_sums[i * GROUP + g] * inverseSqrt(f32(HEAD_DIM));
             }
         }
     }
@@ -164,22 +233,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let first_value = min(max(zeros, tile * TILE) - tile * TILE, count);
     // V: PAIRS pairs of channels a thread, so that they share what is read of the scores.
     for (var c = thread * 2u; c < HEAD_DIM; c += 2u * THREADS * PAIRS) {
-        var sums: array<vec2<f32>, GROUP * PAIRS>;
-        for (var n = first_value; n < count; n++) {
-            let at_n = place[n];
-            var p: array<f32, GROUP>;
-            for (var g = 0u; g < GROUP; g++) { p[g] = score[g * TILE + n]; }
-            for (var i = 0u; i < PAIRS; i++) {
-                let v = load_value(at_n, kv_head, c + i * 2u * THREADS);
-                for (var g = 0u; g < GROUP; g++) { sums[g * PAIRS + i] += p[g] * v; }
-            }
-        }
+        for (var i = 0u; i < GROUP * PAIRS; i++) { value_sums[i] = vec2<f32>(0.0); }
+        add_stored_values(kv_head, c, first_value, max(first_value, chunk_from));
+        add_values(FROM_CHUNK, kv_head, c, max(first_value, chunk_from), count);
         for (var g = 0u; g < GROUP; g++) {
             for (var i = 0u; i < PAIRS; i++) {
                 let channel = c + i * 2u * THREADS;
                 let out = PARTS_AT + ((row * N_HEADS + kv_head * GROUP + g) * TILES + tile) * PART + 4u + channel;
-                part[out] = sums[g * PAIRS + i].x;
-                part[out + 1u] = sums[g * PAIRS + i].y;
+                part[out] = value_sums[g * PAIRS + i].x;
+                part[out + 1u] = value_sums[g * PAIRS + i].y;
             }
         }
     }

@@ -7,7 +7,6 @@
 const SLOT_WORDS: u32 = N_KV_HEADS * (K_WORDS + V_WORDS);
 const GROUP_WORDS: u32 = N_KV_HEADS * (K_GROUP_WORDS + V_GROUP_WORDS);
 const CHANNEL_GROUPS: u32 = (HEAD_DIM + PACK_GROUP - 1u) / PACK_GROUP;
-const IN_GROUP: u32 = 0x40000000u;
 const F16_MAX: f32 = 65504.0;
 
 fn lane_groups(lane: u32) -> u32 { return (lane_recent(lane) + PACK_GROUP - 1u) / PACK_GROUP; }
@@ -57,17 +56,4 @@ fn load_codes(bits: u32, at: u32, token: u32, channel: u32) -> vec2<f32> {
     let word = lane_word + at + vector / per_word * 8u + channel % 8u;
     let codes = vec2<u32>(arena[word], arena[word + 1u]) >> vec2<u32>(vector % per_word * bits);
     return vec2<f32>(codes & vec2<u32>((1u << bits) - 1u));
-}
-
-// Where the token of a stream index lies when those below `packed` are packed: its slot, IN_GROUP | group of the ring *
-// PACK_GROUP + token, or IN_CHUNK | row of qkv.
-fn place_of(lane: u32, index: u32) -> u32 {
-    let start = lane_start(lane);
-    if (index >= start) { return IN_CHUNK | (lane_row0(lane) + index - start); }
-    let sinks = lane_sinks(lane);
-    if (index < sinks) { return index * SLOT_WORDS; }
-    if (PACKS == 1u && index < lane_packed(lane)) {
-        return IN_GROUP | ((index - sinks) % (lane_groups(lane) * PACK_GROUP));
-    }
-    return ring_slot(lane, index);
 }

@@ -120,7 +120,7 @@ fn recompute_is_behind_and_skips() {
     let lanes = [window(20), recompute(12), recompute(30)];
     let mut comparison = Comparison::new(&model, &lanes, &Reading::Forced(text.clone()), 16).expect("it begins");
     assert_eq!(comparison.shared(), [true, false, false]);
-    let mut again = |comparison: &mut Comparison, every| {
+    let again = |comparison: &mut Comparison, every| {
         let step = pollster::block_on(comparison.step_again(&tokenizer, every, now)).expect("a step")?;
         let told = |lane: usize| step.lanes[lane].as_ref().map(|report| report.index);
         Some((told(1).or(told(2)).expect("one of them"), told(1).is_some(), step.done))

@@ -312,7 +312,7 @@ fn what_is_recorded_is_replayed() {
     let told = last(&["replay", &out, "--csv", &table]);
     let csv = std::fs::read_to_string(&table).expect("written");
     let run: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&out).expect("written")).expect("JSON");
-    assert_eq!((&run["title"], &run["count"], &told["count"]), (&"one".into(), &213.into(), &213.into()));
+    assert_eq!((&run["title"], &run["count"], &told["count"]), (&"one".into(), &207.into(), &207.into()));
     assert_eq!(run["text"]["name"], text.rsplit('/').next().expect("a name"));
     let names: Vec<&str> = run["lanes"].as_array().expect("lanes").iter().filter_map(|l| l["name"].as_str()).collect();
     assert_eq!(names, ["window 40", "sinks 4+36 int4", r#"sinks 4+36 text "\n\n""#, "dense", "recompute 40"]);
@@ -342,7 +342,7 @@ fn what_is_recorded_is_replayed() {
         assert_eq!(header, format!("i,token_id,token,{column}"));
         assert!(csv.lines().next().is_some_and(|header| header.contains(&column)), "{csv}");
         let nll = run["lanes"][lane]["nll"].as_array().expect("losses");
-        assert_eq!(nll.len(), 212);
+        assert_eq!(nll.len(), 206);
         let mut measured = 0;
         for (i, row) in rows.lines().enumerate() {
             let own: f64 = row.rsplit(',').next().expect("a loss").parse().expect("a number");
@@ -351,7 +351,7 @@ fn what_is_recorded_is_replayed() {
             assert!(csv.lines().any(|line| line.starts_with(&format!("{i},{},", ids[i + 1]))));
             measured += 1;
         }
-        assert_eq!(measured, if lane == 4 { 212 / 8 } else { 212 });
+        assert_eq!(measured, if lane == 4 { 206 / 8 } else { 206 });
         let mean = run["lanes"][lane]["summary"][0]["mean_nll"].as_f64().expect("a mean");
         let alone = report["mean_nll"].as_f64().expect("a mean");
         assert!(lane == 4 || (mean - alone).abs() < 1e-3, "{}: {mean} and {alone}", names[lane]);

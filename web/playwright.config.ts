@@ -1,11 +1,12 @@
 import { defineConfig } from "@playwright/test";
+import type { Options } from "./tests/real.faults.spec.ts";
 
 // `SINKSTREAM_URL` is a running server of the page, the module and the weights. Without it the built
 // page alone is served, which is enough for the specs that bring their own engine.
 const given = process.env["SINKSTREAM_URL"];
 const baseURL = given ?? "http://127.0.0.1:4173/";
 
-export default defineConfig({
+export default defineConfig<Options>({
   testDir: "tests",
   outputDir: "test-results",
   workers: 1,
@@ -35,11 +36,18 @@ export default defineConfig({
     },
   },
   projects: [
-    { name: "page", testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts"] },
+    {
+      name: "page",
+      testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts", "wllama.spec.ts", "start.spec.ts"],
+    },
     { name: "real", testMatch: "real.*.spec.ts" },
     { name: "shots", testMatch: "shots.spec.ts" },
     { name: "endless", testMatch: "endless.spec.ts" },
+    // Measurements: a second try would hide what the first one found.
     { name: "soak", testMatch: "soak.spec.ts" },
+    { name: "wllama", testMatch: "wllama.spec.ts", retries: 0 },
+    { name: "faults", testMatch: "real.faults.spec.ts", retries: 0, use: { times: 25 } },
+    { name: "start", testMatch: "start.spec.ts", retries: 0 },
   ],
   ...(given === undefined
     ? { webServer: { command: "npx vite preview --host 127.0.0.1 --port 4173 --strictPort", url: baseURL } }

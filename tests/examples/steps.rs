@@ -1,5 +1,5 @@
 //! What a step costs with each way to keep the cache, for the real model with a full cache:
-//! `cargo run --release -p tests --example steps [-- CAPACITY STEPS]`
+//! `cargo run --release -p tests --example steps [-- CAPACITY STEPS [cpu|gpu]]`
 //!
 //! Steps of all ways take turns, so that a machine that does other work too gives ratios that can be used. Milliseconds are
 //! the least and the median.
@@ -15,7 +15,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let capacity: u32 = args.next().map_or(Ok(1024), |word| word.parse())?;
     let steps: usize = args.next().map_or(Ok(60), |word| word.parse())?;
-    let (model, _) = tests::real_model(Place::cpu());
+    let place = match args.next().as_deref() {
+        None | Some("cpu") => Place::cpu(),
+        Some("gpu") => pollster::block_on(Place::gpu(None))?.0,
+        Some(other) => return Err(format!("there is no device `{other}`: use cpu or gpu").into()),
+    };
+    let (model, _) = tests::real_model(place);
     let policy = Policy::Sinks { sinks: 4, recent: capacity - 4 };
     let storages = [Storage::F32, Storage::F16, Storage::INT8, Storage::INT4, Storage::INT2];
     let mut sessions = Vec::new();

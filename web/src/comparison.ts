@@ -554,7 +554,7 @@ export class Comparison {
 }
 
 /** Token with which the first one left a cache of the recording. */
-export function firstLeft({ marks }: RecordedRun): number | null {
+function firstLeft({ marks }: RecordedRun): number | null {
   return marks.find(({ kind }) => kind === "first_left")?.i ?? null;
 }
 

@@ -177,6 +177,10 @@ class Transfer {
       const sentence = status(this.url, answer);
       throw PASSING.has(answer.status) ? new Passing(sentence) : sentence;
     }
+    // Many hosts answer with their own page for what they do not have.
+    if (answer.headers.get("content-type")?.startsWith("text/html") === true) {
+      throw { name: "http", message: say.webPage(this.url), remedy: say.httpRemedy } satisfies Fault;
+    }
     const etag = answer.headers.get("etag");
     const length = Number(answer.headers.get("content-length") ?? Number.NaN);
     // The length of a compressed answer is not the file's.

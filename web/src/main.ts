@@ -1,9 +1,10 @@
 // Ties the page together: wishes go to the worker, its answers to the state, the state to the view.
 
 import type { Backend } from "../../crates/wasm/types";
+import { Awake } from "./awake.ts";
 import { Chats, exported, imported, newChat, titleOf } from "./chats.ts";
 import { Comparison } from "./comparison.ts";
-import { download } from "./dom.ts";
+import { download, keys } from "./dom.ts";
 import { experimentOf } from "./experiments.ts";
 import { FIGURES, type FigureId } from "./figures/figure.ts";
 import type { Figures } from "./figures/index.ts";
@@ -16,7 +17,7 @@ import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
 import { Speech } from "./speech.ts";
 import { type Gpu, probe, start, whenGone } from "./startup.ts";
-import { type Action, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
+import { type Action, brokenOff, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
 import * as say from "./strings.en.ts";
 import { View } from "./view.ts";
 
@@ -37,6 +38,8 @@ const OWN = "#text=";
 /** Longest such text, characters: addresses must stay fit to be sent. */
 const LONGEST_OWN = 4000;
 const LOADS = "sinkstream-loads";
+const AWAKE = "sinkstream-awake";
+const SPOKEN = "sinkstream-spoken";
 
 const address = new URLSearchParams(location.search);
 const seed = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
@@ -65,6 +68,8 @@ let keep: ShelfKind | null = null;
 let losses = 0;
 /** What follows when the model is back: the broken answer is gone on with, or the conversation is read only. */
 let unfinished = false;
+/** The message in the box waits for the model. */
+let waiting = false;
 /** What waits for the end of the answer. */
 let later: (() => void) | null = null;
 let saving = 0;
@@ -72,6 +77,8 @@ let saving = 0;
 let elsewhere = false;
 /** Gives the model to other tabs. */
 let release: (() => void) | null = null;
+/** The chat of which it was said that its cache is full. */
+let overflowed = "";
 /** When the title was last written. */
 let titled = 0;
 /** What the address asked for when it was last read or written. */
@@ -108,6 +115,10 @@ const view = new View(
   document.body,
   {
     load: () => void load(false),
+    loadAndSend: () => {
+      waiting = true;
+      void load(false);
+    },
     useHere: () => void load(true),
     cancel,
     send,
@@ -118,6 +129,8 @@ const view = new View(
     settings: changeSettings,
     backend: (backend) => afterAnswer(() => void changeBackend(backend)),
     system: (text) => afterAnswer(() => changeSystem(text)),
+    awake: keepAwake,
+    spoken: setSpoken,
     newChat: () => afterStop(() => openChat(newChat())),
     openChat: (id) => afterStop(() => void openKept(id)),
     removeChat: (id) => void removeChat(id),
@@ -154,6 +167,7 @@ const view = new View(
   shown,
 );
 const speech = new Speech(view.region);
+const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
 // They come right behind the page, which can be read without them.
 void import("./figures/index.ts").then(({ mountFigures }) => {
@@ -170,7 +184,7 @@ void import("./figures/index.ts").then(({ mountFigures }) => {
       },
       link: linkTo,
       wake: schedule,
-      say: (text) => speech.say(text),
+      say: (text) => speech.tell(text),
       send: (text) => answerTo(text),
     },
     lead,
@@ -193,6 +207,8 @@ addEventListener("popstate", () => {
 });
 
 setTheme(settings.theme ?? storedTheme());
+keepAwake(stored(localStorage, AWAKE) === "1");
+setSpoken(stored(localStorage, SPOKEN));
 frame = requestAnimationFrame(paint);
 
 // Without what reads Markdown an answer stays as it was written.
@@ -232,8 +248,12 @@ function dispatch(action: Action): void {
   }
   const answer = state.turns.at(-1);
   if (answer?.who === "model") {
-    if (state.phase === "writing") speech.follow(answer.text, answer.tokens, performance.now());
-    else if (before.phase === "writing") speech.end(answer.text, performance.now());
+    if (state.phase === "writing") speech.follow(answer.text, answer.tokens);
+    else if (before.phase === "writing") speech.end(answer.text);
+  }
+  if (talk.lanes[0]?.first_left != null && state.chat.id !== overflowed) {
+    overflowed = state.chat.id;
+    speech.tell(say.oldestLeave);
   }
   if (before.turns !== state.turns || before.chat !== state.chat) {
     if (before.phase === state.phase && state.phase === "writing") saveSoon();
@@ -305,7 +325,7 @@ function tell(): void {
   told = marks;
   if (fresh.length === 0 || !comparison.moves) return;
   const words = fresh.map(({ kind, lane }) => say.happens(kind, lane === null ? null : (lanes[lane]?.name ?? null)));
-  speech.say([...new Set(words)].join(" "));
+  speech.tell([...new Set(words)].join(" "));
 }
 
 /** Who has a model comes for the conversation; who has none, or was sent an experiment, sees it first. */
@@ -446,6 +466,7 @@ function died(reason: string): void {
 function cancel(): void {
   if (state.phase !== "starting" && state.phase !== "loading") return;
   discard();
+  waiting = false;
   noteLoad(false);
   dispatch({ kind: "cancelled" });
   void readShelf();
@@ -508,7 +529,7 @@ function receive(response: Response): void {
       void readShelf();
       void keepPage();
       if (unfinished) resumeAnswer();
-      else refill(say.refilled.loaded);
+      else if (!sendWaiting()) refill(say.refilled.loaded);
       break;
     case "emptied":
       dispatch({ kind: "emptied", cache: response.cache });
@@ -557,21 +578,27 @@ function rest(): void {
   const act = later;
   later = null;
   act?.();
+  if (state.phase === "ready") sendWaiting();
 }
 
 /** The text stays. A model that was there comes back by itself, unless it breaks again and again. */
 function fail(problem: Fault, goOnAfter = true): void {
   const { phase, model } = state;
   const was = ["writing", "refilling", "comparing", "ready"].includes(phase);
+  // A worker may be killed while it takes the place of one that was killed.
+  const coming = (phase === "starting" || phase === "loading") && problem.name === "worker";
   discard();
   noteLoad(false);
   dispatch({ kind: "failed", fault: problem });
   void save();
   void readShelf();
-  if (!was || model === null) return;
+  const again = model !== null && (was || coming);
+  // A message that nothing will come for stays in the box, to be sent anew.
+  if (!again || losses >= MOST_LOSSES) waiting = false;
+  if (!again) return;
   if (losses >= MOST_LOSSES) return dispatch({ kind: "hint", text: say.tooOften });
   losses += 1;
-  unfinished = phase === "writing" && goOnAfter;
+  unfinished = (phase === "writing" && goOnAfter) || (coming && unfinished);
   dispatch({ kind: "recovering", sentence: say.recovering(problem.message) });
   launch();
 }
@@ -604,13 +631,29 @@ function pulls(): void {
 
 function send(text: string, from: number | null): void {
   if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
-  else if (state.phase !== "ready") dispatch({ kind: "hint", text: say.loadFirst });
-  else if (text.trim() === "") dispatch({ kind: "hint", text: say.emptyMessage });
-  else {
+  else if (text.trim() === "") {
+    waiting = false;
+    dispatch({ kind: "hint", text: say.emptyMessage });
+  } else if (state.phase === "idle" || state.phase === "failed") {
+    dispatch({ kind: "hint", text: say.loadFirst });
+    view.offerToLoad();
+  } else if (state.phase !== "ready") {
+    dispatch({ kind: "hint", text: say.sentLater });
+    waiting = true;
+  } else {
+    waiting = false;
     view.clear();
     if (from !== null) dispatch({ kind: "kept", turns: from });
     ask(text);
   }
+}
+
+/** True where a message had waited. */
+function sendWaiting(): boolean {
+  const sends = waiting && view.hasMessage;
+  waiting = false;
+  if (sends) view.send();
+  return sends;
 }
 
 function ask(text: string): void {
@@ -634,7 +677,7 @@ function regenerate(): void {
 function goOn(): void {
   if (state.phase !== "ready") return;
   if (!state.synced) return resumeAnswer();
-  speech.begin();
+  speech.proceed(state.turns[lastSaid(state.turns)]?.text.length ?? 0);
   dispatch({ kind: "proceeding", reread: false });
   post({ kind: "proceed", options: state.options });
   pulls();
@@ -645,7 +688,7 @@ function resumeAnswer(): void {
   const { options, wanted: cache, place, turns } = state;
   const last = turns[lastSaid(turns)];
   if (last?.who !== "model") return refill(say.refilled.loaded);
-  speech.begin();
+  speech.proceed(last.text.length);
   dispatch({ kind: "proceeding", reread: true });
   if (place !== null) {
     dispatch({ kind: "hint", text: say.goingOn(last.tokens, say.where(place.backend, place.adapter)) });
@@ -731,7 +774,7 @@ function openChat(chat: Chat): void {
 async function openKept(id: string): Promise<void> {
   await save();
   const chat = await chats.get(id);
-  if (chat !== null) openChat(rested(chat));
+  if (chat !== null) openChat(chat);
 }
 
 async function removeChat(id: string): Promise<void> {
@@ -754,7 +797,9 @@ async function importChat(file: File): Promise<void> {
   }
 }
 
-function chatOf({ chat, turns }: State): Chat {
+/** The chat as it is kept: should the tab be closed now, its answer has broken off. */
+function chatOf(state: State): Chat {
+  const { chat, turns } = state.phase === "writing" ? brokenOff(state) : state;
   return { ...chat, turns };
 }
 
@@ -780,20 +825,13 @@ function saveSoon(): void {
 async function lastChat(): Promise<Chat> {
   const id = stored(sessionStorage, CHAT) ?? stored(localStorage, CHAT);
   const chat = id === null ? null : await chats.get(id).catch(() => null);
-  return chat === null ? newChat() : rested(chat);
+  return chat ?? newChat();
 }
 
 /** What the other tab wrote last. */
 async function refreshChat(): Promise<void> {
   const chat = await chats.get(state.chat.id).catch(() => null);
-  if (chat !== null) dispatch({ kind: "opened", chat: rested(chat) });
-}
-
-/** A chat whose tab was closed in the middle of an answer. */
-function rested(chat: Chat): Chat {
-  const last = chat.turns.at(-1);
-  if (last?.who !== "model" || !last.open || /[.]$/.test(last.note)) return chat;
-  return { ...chat, turns: [...chat.turns.slice(0, -1), { ...last, note: `${say.brokeOff(last.tokens)}.` }] };
+  if (chat !== null) dispatch({ kind: "opened", chat });
 }
 
 function remember(id: string): void {
@@ -821,6 +859,8 @@ async function clearStorage(): Promise<void> {
   for (const storage of [sessionStorage, localStorage]) {
     for (const key of [THEME, CHAT, LOADS]) put(storage, key, null);
   }
+  keepAwake(false);
+  setSpoken(null);
   source = source.kind === "stored" ? ours : source;
   dispatch({ kind: "opened", chat: newChat() });
   dispatch({ kind: "cancelled" });
@@ -853,6 +893,19 @@ async function copy(text: string): Promise<void> {
 function setTheme(theme: Theme): void {
   put(localStorage, THEME, theme === "system" ? null : theme);
   view.showTheme(theme);
+}
+
+function keepAwake(wanted: boolean): void {
+  put(localStorage, AWAKE, wanted ? "1" : null);
+  view.drawer.showAwake(wanted);
+  awake.want(wanted);
+}
+
+function setSpoken(wanted: string | null): void {
+  const spoken = keys(say.spokenNames).find((name) => name === wanted) ?? "sentences";
+  put(localStorage, SPOKEN, spoken === "sentences" ? null : spoken);
+  view.drawer.showSpoken(spoken);
+  speech.spoken = spoken;
 }
 
 function storedTheme(): Theme {

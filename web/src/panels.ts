@@ -3,8 +3,9 @@
 import type { Backend, CacheSettings, SendOptions } from "../../crates/wasm/types";
 import type { Summary } from "./chats.ts";
 import { button, el, keys, setText } from "./dom.ts";
-import { command, RANGES } from "./settings.ts";
+import { badPacking, command, PACKING, packs, RANGES, withoutDefaults } from "./settings.ts";
 import type { Card } from "./shelf.ts";
+import type { Spoken } from "./speech.ts";
 import type { State } from "./state.ts";
 import * as say from "./strings.en.ts";
 
@@ -12,31 +13,40 @@ export interface SettingsWishes {
   settings(cache: CacheSettings, options: SendOptions): void;
   backend(backend: Backend | null): void;
   system(text: string): void;
+  awake(wanted: boolean): void;
+  spoken(when: Spoken): void;
   copy(text: string): void;
 }
 
 type Field = HTMLInputElement | HTMLSelectElement | HTMLTextAreaElement;
+type FieldName = keyof typeof say.settingNames;
+
+/** Settings that say something only where values are packed. */
+const OF_PACKING = ["kv_k", "kv_v", "group", "tail"] as const;
 
 /** The settings. Not modal: the conversation and the figures can be seen and used beside it. */
 export class Drawer {
   readonly element: HTMLElement;
-  private readonly fields: Record<keyof typeof say.settingNames, Field>;
-  private readonly wrong = el("p", { class: "error", role: "alert" });
+  private readonly fields: Record<FieldName, Field>;
+  private readonly awake = el("input", { type: "checkbox", id: "set-awake" });
+  private readonly spoken: HTMLSelectElement;
   private readonly command = el("code", { class: "command" });
   private opener: HTMLElement | null = null;
+  /** Where the focus goes when it is closed. */
+  private back: HTMLElement | null = null;
   private state: State | null = null;
 
   constructor(
     private readonly wishes: SettingsWishes,
     private asked: Backend | null,
   ) {
-    const number = (key: keyof typeof RANGES): HTMLInputElement => {
+    const number = (key: keyof typeof RANGES, step = 1): HTMLInputElement => {
       const [least, most, whole] = RANGES[key];
       return el("input", {
         type: "number",
         min: String(least),
         max: String(most),
-        step: whole ? "1" : "any",
+        step: whole ? String(step) : "any",
         inputmode: whole ? "numeric" : "decimal",
       });
     };
@@ -47,6 +57,10 @@ export class Drawer {
       sinks: number("sinks"),
       recent: number("recent"),
       kv: select(say.kvNames),
+      kv_k: select({ "": say.asAll, ...say.kvNames }),
+      kv_v: select({ "": say.asAll, ...say.kvNames }),
+      group: number("group", 8),
+      tail: number("tail", 8),
       positions: select(say.positionNames),
       temperature: number("temperature"),
       top_k: number("top_k"),
@@ -58,7 +72,7 @@ export class Drawer {
       backend: select(say.backendNames),
       system: el("textarea", { rows: "2" }),
     };
-    const group = (legend: string, names: (keyof typeof this.fields)[]): HTMLElement =>
+    const group = (legend: string, names: FieldName[], ...more: Node[]): HTMLElement =>
       el(
         "fieldset",
         {},
@@ -69,16 +83,23 @@ export class Drawer {
           field.addEventListener("change", () => this.changed(name, field));
           return el("div", { class: "field" }, el("label", { for: field.id }, say.settingNames[name]), field);
         }),
+        ...more,
       );
+    this.awake.addEventListener("change", () => wishes.awake(this.awake.checked));
+    const awake = el("div", { class: "field check" }, this.awake, el("label", { for: this.awake.id }, say.awake));
+    awake.hidden = !("wakeLock" in navigator);
+    this.spoken = select(say.spokenNames);
+    this.spoken.id = "set-spoken";
+    this.spoken.addEventListener("change", () => wishes.spoken(this.spoken.value as Spoken));
+    const spoken = el("div", { class: "field" }, el("label", { for: this.spoken.id }, say.spokenAnswers), this.spoken);
     this.element = el(
       "aside",
       { class: "drawer", "aria-label": say.settings, id: "settings" },
       el("div", { class: "head" }, el("h2", {}, say.settings), button(say.close, () => this.close())),
       el("p", { class: "muted" }, say.settingsIntro),
-      this.wrong,
-      group(say.cacheGroup, ["policy", "sinks", "recent", "kv", "positions"]),
+      group(say.cacheGroup, ["policy", "sinks", "recent", "kv", ...OF_PACKING, "positions"]),
       group(say.samplerGroup, ["temperature", "top_k", "top_p", "min_p", "penalty", "seed", "max"]),
-      group(say.placeGroup, ["backend", "system"]),
+      group(say.placeGroup, ["backend", "system"], spoken, awake),
       el("h3", {}, say.commandLine),
       this.command,
       button(say.copyCommand, () => wishes.copy(this.command.textContent ?? "")),
@@ -90,9 +111,9 @@ export class Drawer {
     return !this.element.hidden;
   }
 
-  toggle(opener: HTMLElement): void {
+  toggle(opener: HTMLElement, back: HTMLElement): void {
     if (this.isOpen) return this.close();
-    this.opener = opener;
+    [this.opener, this.back] = [opener, back];
     this.element.hidden = false;
     opener.setAttribute("aria-expanded", "true");
     this.fields.policy.focus();
@@ -102,7 +123,15 @@ export class Drawer {
     if (!this.isOpen) return;
     this.element.hidden = true;
     this.opener?.setAttribute("aria-expanded", "false");
-    this.opener?.focus();
+    this.back?.focus();
+  }
+
+  showAwake(wanted: boolean): void {
+    this.awake.checked = wanted;
+  }
+
+  showSpoken(when: Spoken): void {
+    this.spoken.value = when;
   }
 
   draw(state: State): void {
@@ -112,11 +141,15 @@ export class Drawer {
     }
     this.state = state;
     const { sampler } = options;
-    const values: Record<keyof typeof this.fields, string | number> = {
+    const values: Record<FieldName, string | number> = {
       policy: wanted.policy,
       sinks: wanted.sinks,
       recent: wanted.recent,
       kv: wanted.kv,
+      kv_k: wanted.kv_k ?? "",
+      kv_v: wanted.kv_v ?? "",
+      group: wanted.group ?? PACKING.group,
+      tail: wanted.tail ?? PACKING.tail,
       positions: wanted.positions ?? "slot",
       temperature: sampler.temperature,
       top_k: sampler.top_k,
@@ -129,20 +162,21 @@ export class Drawer {
       system: chat.system,
     };
     for (const key of keys(this.fields)) {
-      // What is being typed is left alone.
-      if (document.activeElement !== this.fields[key]) this.fields[key].value = String(values[key]);
+      const field = this.fields[key];
+      // What is being typed is left alone, and so is what has to be put right.
+      if (document.activeElement !== field && !field.hasAttribute("aria-invalid")) field.value = String(values[key]);
     }
+    for (const key of OF_PACKING) this.fields[key].parentElement?.toggleAttribute("hidden", !packs(wanted));
     this.fields.sinks.disabled = wanted.policy !== "sinks";
     this.fields.positions.disabled = wanted.policy !== "sinks";
     this.fields.recent.disabled = wanted.policy === "dense";
     setText(this.command, command(wanted, options, place?.backend ?? "cpu"));
   }
 
-  private changed(name: keyof typeof this.fields, field: Field): void {
+  private changed(name: FieldName, field: Field): void {
     const { state } = this;
     if (state === null) return;
-    setText(this.wrong, "");
-    field.removeAttribute("aria-invalid");
+    this.complain(field, null);
     const { value } = field;
     if (name === "system") return this.wishes.system(value.trim());
     if (name === "backend") {
@@ -151,27 +185,43 @@ export class Drawer {
     }
     const cache = { ...state.wanted };
     const options: SendOptions = { ...state.options, sampler: { ...state.options.sampler } };
-    if (name === "policy" || name === "kv" || name === "positions") {
-      if (name === "policy") {
-        cache.policy = value as CacheSettings["policy"];
-        cache.sinks = cache.policy !== "sinks" ? 0 : Math.max(cache.sinks, 4);
-      } else if (name === "kv") cache.kv = value as CacheSettings["kv"];
-      else if (value === "stream") cache.positions = value;
-      else delete cache.positions;
-      return this.wishes.settings(cache, options);
+    if (name === "policy") {
+      cache.policy = value as CacheSettings["policy"];
+      cache.sinks = cache.policy !== "sinks" ? 0 : Math.max(cache.sinks, 4);
+    } else if (name === "kv") cache.kv = value as CacheSettings["kv"];
+    else if (name === "positions") cache.positions = value === "stream" ? value : "slot";
+    else if (name === "kv_k" || name === "kv_v") cache[name] = value === "" ? cache.kv : (value as CacheSettings["kv"]);
+    else {
+      const [least, most, whole] = RANGES[name];
+      const n = value.trim() === "" ? Number.NaN : Number(value);
+      if (!(n >= least && n <= most && (!whole || Number.isInteger(n)))) {
+        return this.complain(field, say.outOfRange(say.settingNames[name], least, most));
+      }
+      if (name === "group" || name === "tail") {
+        // The two must fit each other, so what stands in both fields is taken together.
+        const { group, tail } = this.fields;
+        [cache.group, cache.tail] = [Number(group.value), Number(tail.value)];
+        const why = badPacking(cache);
+        if (why !== null) return this.complain(field, say.oldValue(why));
+        for (const other of [group, tail]) this.complain(other, null);
+      } else if (name === "sinks" || name === "recent") cache[name] = n;
+      else if (name === "max") options.max_tokens = n;
+      else if (name === "penalty") options.sampler.repetition_penalty = n;
+      else options.sampler[name] = n;
     }
-    const [least, most, whole] = RANGES[name];
-    const n = value.trim() === "" ? Number.NaN : Number(value);
-    if (!(n >= least && n <= most && (!whole || Number.isInteger(n)))) {
-      field.setAttribute("aria-invalid", "true");
-      setText(this.wrong, say.outOfRange(say.settingNames[name], least, most));
-      return;
-    }
-    if (name === "sinks" || name === "recent") cache[name] = n;
-    else if (name === "max") options.max_tokens = n;
-    else if (name === "penalty") options.sampler.repetition_penalty = n;
-    else options.sampler[name] = n;
-    this.wishes.settings(cache, options);
+    this.wishes.settings(withoutDefaults(cache), options);
+  }
+
+  /** Says below a field what is wrong with it; null where nothing is. */
+  private complain(field: Field, why: string | null): void {
+    const id = `${field.id}-wrong`;
+    document.getElementById(id)?.remove();
+    field.removeAttribute("aria-invalid");
+    field.removeAttribute("aria-describedby");
+    if (why === null) return;
+    field.setAttribute("aria-invalid", "true");
+    field.setAttribute("aria-describedby", id);
+    field.after(el("p", { class: "error", role: "alert", id }, why));
   }
 }
 

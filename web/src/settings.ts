@@ -67,10 +67,15 @@ export const MODEL = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 export const STORAGES: readonly Storage[] = ["f32", "f16", "bf16", "int8", "int4", "int2"];
 export const MOST_LANES = 4;
 
+/** How packed values are grouped where nothing else is said. */
+export const PACKING = { group: 32, tail: 32 };
+
 /** Least and greatest value of each number, and whether it is whole. */
 export const RANGES = {
   sinks: [0, 4096, true],
   recent: [1, 1_048_576, true],
+  group: [8, 1024, true],
+  tail: [8, 65_536, true],
   temperature: [0, 10, false],
   top_k: [1, 64, true],
   top_p: [0, 1, false],
@@ -81,8 +86,6 @@ export const RANGES = {
   from: [0, 1_048_576, true],
   n: [0, 1_048_576, true],
   roll: [1, 256, true],
-  group: [8, 4096, true],
-  tail: [8, 65_536, true],
   t: [0, 1_048_576, true],
 } as const satisfies Record<string, readonly [number, number, boolean]>;
 
@@ -155,10 +158,15 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
         choice<Storage>(key, value, STORAGES, (v) => (cache.kv = v));
         break;
       case "positions":
-        choice<Positions>(key, value, ["slot", "stream"], (v) => {
-          if (v === "stream") cache.positions = v;
-          else delete cache.positions;
-        });
+        choice<Positions>(key, value, ["slot", "stream"], (v) => (cache.positions = v));
+        break;
+      case "kv_k":
+      case "kv_v":
+        choice<Storage>(key, value, STORAGES, (v) => (cache[key] = v));
+        break;
+      case "group":
+      case "tail":
+        number(key, value, key, (v) => (cache[key] = v));
         break;
       case "sinks":
         number(key, value, "sinks", (v) => (cache.sinks = v));
@@ -239,15 +247,45 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
   }
   // Only the `sinks` policy keeps first tokens; the boundary wants 0 elsewhere.
   if (cache.policy !== "sinks") cache.sinks = 0;
+  const wrong = badPacking(cache);
+  if (wrong !== null) {
+    complaints.push(say.badPacking(wrong));
+    delete cache.group;
+    delete cache.tail;
+  }
+  settings.cache = withoutDefaults(cache);
+  return settings;
+}
+
+/** Whether any value is packed, so that there are groups and a tail. */
+export function packs({ kv, kv_k = kv, kv_v = kv }: CacheSettings): boolean {
+  return [kv_k, kv_v].some((storage) => storage.startsWith("int"));
+}
+
+/** The sentence on groups that cannot be packed; null where they can. */
+export function badPacking({ group = PACKING.group, tail = PACKING.tail }: CacheSettings): string | null {
+  if (group % 8 !== 0) return say.badGroup(group);
+  return tail % group === 0 ? null : say.badTail(tail, group);
+}
+
+/** The same cache without what is so anyway. */
+export function withoutDefaults(cache: CacheSettings): CacheSettings {
+  const settings = { ...cache };
+  if (settings.kv_k === settings.kv) delete settings.kv_k;
+  if (settings.kv_v === settings.kv) delete settings.kv_v;
+  if (settings.group === PACKING.group) delete settings.group;
+  if (settings.tail === PACKING.tail) delete settings.tail;
+  if (settings.positions === "slot") delete settings.positions;
+  if (settings.softmax === "plain") delete settings.softmax;
   return settings;
 }
 
 /** The address of `settings`, without what is the default. `seed` as for `parse`. */
 export function format(settings: Settings, seed: number): URLSearchParams {
   const params = new URLSearchParams();
-  const plain = flat(defaults(seed));
+  const usual = flat(defaults(seed));
   for (const [key, value] of flat(settings)) {
-    if (value !== null && value !== plain.find(([other]) => other === key)?.[1]) params.append(key, value);
+    if (value !== null && value !== usual.find(([other]) => other === key)?.[1]) params.append(key, value);
   }
   for (const lane of settings.compare.lanes) params.append("lane", formatLane(lane));
   return params;
@@ -255,7 +293,7 @@ export function format(settings: Settings, seed: number): URLSearchParams {
 
 function flat({ cache, send, compare, ...page }: Settings): [string, string | null][] {
   const { sampler } = send;
-  const text = (value: string | number | null): string | null => (value === null ? null : String(value));
+  const text = (value: string | number | null | undefined): string | null => (value == null ? null : String(value));
   const flag = (value: boolean): string => (value ? "1" : "0");
   return [
     ["view", page.view],
@@ -269,7 +307,12 @@ function flat({ cache, send, compare, ...page }: Settings): [string, string | nu
     ["sinks", cache.policy === "sinks" ? text(cache.sinks) : null],
     ["recent", text(cache.recent)],
     ["kv", cache.kv],
-    ["positions", cache.positions ?? null],
+    ["kv_k", text(cache.kv_k)],
+    ["kv_v", text(cache.kv_v)],
+    ["group", text(cache.group)],
+    ["tail", text(cache.tail)],
+    ["positions", text(cache.positions)],
+    ["softmax", text(cache.softmax)],
     ["temperature", text(sampler.temperature)],
     ["top_k", text(sampler.top_k)],
     ["top_p", text(sampler.top_p)],
@@ -358,10 +401,16 @@ export function command(cache: CacheSettings, { sampler, max_tokens }: SendOptio
   return [
     "sinkstream chat",
     `--policy ${cache.policy}`,
-    ...(cache.policy === "sinks" ? [`--sinks ${cache.sinks}`] : []),
+    // The program keeps a few first tokens of a dense cache from being packed, unless it is told not to.
+    ...(cache.policy === "sinks" || (cache.policy === "dense" && packs(cache)) ? [`--sinks ${cache.sinks}`] : []),
     ...(cache.policy === "dense" ? [] : [`--recent ${cache.recent}`]),
     `--kv ${cache.kv}`,
+    ...(cache.kv_k === undefined ? [] : [`--kv-k ${cache.kv_k}`]),
+    ...(cache.kv_v === undefined ? [] : [`--kv-v ${cache.kv_v}`]),
+    ...(packs(cache) && cache.group !== undefined ? [`--group ${cache.group}`] : []),
+    ...(packs(cache) && cache.tail !== undefined ? [`--tail ${cache.tail}`] : []),
     ...(cache.positions === "stream" ? ["--positions stream"] : []),
+    ...(cache.softmax === "one" ? ["--softmax one"] : []),
     `--temperature ${sampler.temperature}`,
     `--top-k ${sampler.top_k}`,
     `--top-p ${sampler.top_p}`,

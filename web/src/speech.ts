@@ -1,51 +1,72 @@
-// Speaks the answer by sentence to screen readers, through the page's one live region. The
+// Speaks to screen readers through the page's one live region: the answer by sentence, and what happens, in turn. The
 // conversation itself is not live: read out token by token, it would drown everything else.
 
 import * as say from "./strings.en.ts";
 
+/** When answers are spoken. */
+export type Spoken = keyof typeof say.spokenNames;
+
 /** Least length of what is spoken at once, characters. */
 const LEAST = 40;
-/** Least time between two utterances, milliseconds. */
+/** Least time between two utterances, milliseconds: one that takes another's place too soon is never heard. */
 const GAP = 2000;
 /** With more sentences waiting than this, they are dropped and a count is spoken. */
 const MOST_WAITING = 3;
 
 export class Speech {
-  private spoken = 0;
+  spoken: Spoken = "sentences";
+  private heard = 0;
   private last = Number.NEGATIVE_INFINITY;
+  private readonly waiting: string[] = [];
+  private timer = 0;
 
   constructor(private readonly region: HTMLElement) {}
 
-  /** A new answer begins. */
+  /** A new answer begins; of the one before nothing more is to be heard. */
   begin(): void {
-    this.spoken = 0;
+    this.heard = 0;
+    this.waiting.length = 0;
   }
 
-  /** `text` is the whole answer so far, `tokens` its length; `now` in milliseconds. */
-  follow(text: string, tokens: number, now: number): void {
-    if (now - this.last < GAP) return;
-    const waiting = text.slice(this.spoken);
-    const sentences = waiting.match(/[^.!?\n]*[.!?\n]+["”’)]*\s/g) ?? [];
+  /** An answer is gone on with that has so many characters. */
+  proceed(characters: number): void {
+    this.heard = characters;
+  }
+
+  /** `text` is the whole answer so far, `tokens` its length. */
+  follow(text: string, tokens: number): void {
+    if (this.spoken !== "sentences" || this.waiting.length > 0 || performance.now() - this.last < GAP) return;
+    const sentences = text.slice(this.heard).match(/[^.!?\n]*[.!?\n]+["”’)]*\s/g) ?? [];
     const ready = sentences.join("");
     if (ready.trim().length < LEAST) return;
-    this.spoken += ready.length;
-    this.speak(sentences.length > MOST_WAITING ? say.stillAtIt(tokens) : ready, now);
+    this.heard += ready.length;
+    this.tell(sentences.length > MOST_WAITING ? say.stillAtIt(tokens) : ready);
   }
 
   /** The answer is over: its unspoken rest. */
-  end(text: string, now: number): void {
-    const rest = text.slice(this.spoken).trim();
-    this.spoken = text.length;
-    if (rest !== "") this.speak(rest, now);
+  end(text: string): void {
+    const rest = this.spoken === "never" ? "" : text.slice(this.heard);
+    this.heard = text.length;
+    // The status line changes now, and two that speak at once may both be lost.
+    this.tell(rest, GAP / 2);
   }
 
-  /** Something that happened, at once. */
-  say(words: string): void {
-    this.speak(words, performance.now());
+  /** Speaks once it is its turn; `least`: not before so many milliseconds. */
+  tell(words: string, least = 0): void {
+    // The signs of Markdown would be read out by name.
+    const plain = words.replaceAll(/[*`#|]+/g, "").trim();
+    if (plain === "") return;
+    this.waiting.push(plain);
+    if (this.timer === 0) this.wait(least);
   }
 
-  private speak(words: string, now: number): void {
-    this.last = now;
-    this.region.textContent = words.trim();
+  private wait(least: number): void {
+    const pause = Math.max(least, this.last + GAP - performance.now());
+    this.timer = setTimeout(() => {
+      this.timer = 0;
+      this.last = performance.now();
+      this.region.textContent = this.waiting.shift() ?? "";
+      if (this.waiting.length > 0) this.wait(GAP);
+    }, pause);
   }
 }

@@ -155,6 +155,7 @@ function launch(
         passed("module");
         ({ versions } = data);
         expect("device");
+        whenGone(worker, () => fail({ name: "worker", message: say.killed, remedy: null }));
       } else if (data.kind === "device") {
         passed("device");
         expect("test");

@@ -282,7 +282,7 @@ export function reduce(state: State, action: Action): State {
       return refused(state, action.fault);
     case "failed":
       return {
-        ...(state.phase === "writing" ? noted(state, say.brokeOff) : state),
+        ...(state.phase === "writing" ? brokenOff(state) : state),
         phase: "failed",
         hint: null,
         silent: false,
@@ -292,7 +292,7 @@ export function reduce(state: State, action: Action): State {
         speed: null,
         synced: false,
         rereading: false,
-        ...demoted(state, action.fault),
+        ...demoted(state),
       };
     case "silent":
       return { ...state, silent: true };
@@ -335,6 +335,9 @@ export function departed(state: State, { place, ends, text }: Turn): { tokens: n
   // Text of tokens written since the last refill is known to the token.
   return { tokens, characters: ends[to - (place[1] - ends.length) - 1] ?? 0 };
 }
+
+/** The state with the answer that is being written as it is when nothing more comes. */
+export const brokenOff = (state: State): State => noted(state, say.brokeOff);
 
 /** Is the model loaded and waiting. */
 export const isReady = ({ phase }: State): boolean => phase === "ready";
@@ -467,7 +470,7 @@ function resumed(state: State, places: readonly ([number, number] | null)[]): St
 function refused(state: State, { message }: Fault): State {
   const ready: State = { ...state, phase: "ready", hint: message, rereading: false };
   const last = state.turns.at(-1);
-  if (state.phase === "writing" && last?.text !== "") return { ...noted(ready, say.brokeOff), synced: false };
+  if (state.phase === "writing" && last?.text !== "") return { ...brokenOff(ready), synced: false };
   if (state.phase !== "writing") return { ...ready, synced: false };
   const asked = state.turns.at(-2);
   return { ...ready, returned: asked?.text ?? null, turns: state.turns.slice(0, -2) };
@@ -529,10 +532,10 @@ function reread(state: State, step: Step): State {
 }
 
 /** A device may be lost once, by sleep or an update; one that fails again is not asked a third time. */
-function demoted({ phase, place, gpuFaults }: State, { message }: Fault): Pick<State, "place" | "gpuFaults"> {
+function demoted({ phase, place, gpuFaults }: State): Pick<State, "place" | "gpuFaults"> {
   if ((phase !== "writing" && phase !== "comparing") || place?.backend !== "webgpu") return { place, gpuFaults };
   if (gpuFaults === 0) return { place, gpuFaults: 1 };
-  const why = say.gpuFailed(place.adapter ?? say.UNKNOWN, message);
+  const why = say.gpuBroke(place.adapter ?? say.UNKNOWN);
   return { place: { backend: "cpu", adapter: null, software: false, offers: null, why }, gpuFaults: 0 };
 }
 

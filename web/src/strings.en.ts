@@ -30,6 +30,7 @@ function duration(seconds: number): string {
 export const skipToChat = "To the chat";
 export const skipToCompare = "To the comparison";
 export const skipToFigures = "To the figures";
+export const skipToAnswer = "To the answer";
 export const name = "Sinkstream";
 export const heading = "A chat that never ends, and why it can";
 export const lead =
@@ -139,7 +140,10 @@ export const writing = "Writing an answer.";
 export const refilling = "Reading the conversation again.";
 export const comparing = "The model runs the lanes of the comparison.";
 export const cancelled = "The download was cancelled. What came is kept; loading goes on from there.";
-export const loadFirst = "The model is not here yet: load it, then send. Your message stays in the box.";
+export const loadFirst = "The model is not here yet. Your message stays in the box.";
+export const loadAndSend = "Load it and send";
+export const notNow = "Not now";
+export const sentLater = "Your message is sent as soon as the model is ready.";
 export const stillWriting = "An answer is being written: stop it, or wait for its end, then send.";
 export const emptyMessage = "The message is empty: write something, then send.";
 export const silent = (seconds: number): string =>
@@ -185,6 +189,7 @@ export const missingFeature = (adapter: string, feature: string): string =>
   `The graphics processor (${adapter}) does not offer “${feature}”, which the model needs. ${slower}`;
 export const smallLimit = (adapter: string, limit: string, has: number, needs: number): string =>
   `The graphics processor (${adapter}) allows ${limit} = ${count(has)}; the model needs ${count(needs)}. ${slower}`;
+export const gpuBroke = (adapter: string): string => `WebGPU on ${adapter} broke off twice. ${slower}`;
 export const gpuFailed = (adapter: string, message: string): string =>
   `WebGPU on ${adapter} could not be used: ${asSentence(message)} ${slower}`;
 
@@ -207,6 +212,9 @@ export const workerDied = (message: string): string =>
   `The model's worker stopped: ${asSentence(message)} What was written stays.`;
 export const stepFailed = (message: string): string =>
   `The answer broke off: ${asSentence(message)} What was written stays.`;
+export const cacheRefused = (message: string): string =>
+  `The cache that the settings ask for cannot be: ${asSentence(message)}`;
+export const cacheRemedy = "Change the settings, then load the model again.";
 export const comparisonFailed = (message: string): string =>
   `The comparison broke off: ${asSentence(message)} What was read stays.`;
 export const network = (url: string, message: string): string =>
@@ -214,6 +222,7 @@ export const network = (url: string, message: string): string =>
 export const networkRemedy = "Check the connection, then retry.";
 export const http = (url: string, status: number, text: string): string =>
   `The server answered ${status}${text === "" ? "" : ` ${text}`} for ${url}.`;
+export const webPage = (url: string): string => `A web page came from ${url} in place of the weights.`;
 export const httpRemedy = "Check that the weights lie there, then retry.";
 export const killed = "the browser ended it";
 export const noReason = "no reason was given";
@@ -228,6 +237,7 @@ export function badNumber(key: string, value: string, least: number, most: numbe
   const kind = isWhole ? "a whole number" : "a number";
   return `The address asks for ${key}=${value}, but ${key} is ${kind} from ${count(least)} to ${count(most)}; the default applies.`;
 }
+export const badPacking = (why: string): string => `The address asks for packing that cannot be: ${why} The defaults apply.`;
 export const badChoice = (key: string, value: string, allowed: readonly string[]): string =>
   `The address asks for ${key}=${value}, but ${key} is one of ${allowed.join(", ")}; the default applies.`;
 export const unknownParameter = (key: string): string =>
@@ -253,6 +263,7 @@ export function ended(tokens: number, reason: "end" | "length" | "stopped"): str
   return `${written}${why[reason]}`;
 }
 export const brokeOff = (tokens: number): string => `${count(tokens)} tokens, broke off`;
+export const oldestLeave = "The cache is full: from now on its oldest words leave, and the chat goes on.";
 export const stillAtIt = (tokens: number): string => `Still writing, ${count(tokens)} tokens.`;
 
 // Chats.
@@ -306,6 +317,10 @@ export const settingNames = {
   sinks: "Sinks: first tokens, kept for ever",
   recent: "Recent: last tokens kept",
   kv: "Storage of one value",
+  kv_k: "Keys",
+  kv_v: "Values",
+  group: "Group: how many share a scale",
+  tail: "Tail: last tokens, not packed yet",
   positions: "Position of a sink",
   temperature: "Temperature",
   top_k: "Top k",
@@ -317,6 +332,11 @@ export const settingNames = {
   backend: "Runs on",
   system: "System prompt (empty: the model's own)",
 };
+export const awake = "Keep the screen on";
+export const spokenAnswers = "Answers for screen readers";
+export const spokenNames = { sentences: "by sentence", finished: "when finished", never: "never" };
+export const awakeFailed = (message: string): string =>
+  `The browser does not keep the screen on (${message}). It is asked again when you come back to this tab.`;
 export const cacheGroup = "Cache";
 export const samplerGroup = "Choice of words";
 export const placeGroup = "Where and who";
@@ -335,6 +355,7 @@ export const kvNames: Record<Storage, string> = {
   int4: "packed to 4 bits",
   int2: "packed to 2 bits",
 };
+export const asAll = "as above";
 export const backendNames = { auto: "WebGPU where it works", webgpu: "WebGPU", cpu: "CPU" };
 export const settingsIntro =
   "Each change takes effect at once. Those of the cache empty it and read the conversation again.";
@@ -342,6 +363,10 @@ export const commandLine = "The same on the command line";
 export const copyCommand = "Copy the command";
 export const outOfRange = (key: string, least: number, most: number): string =>
   `${key} must be from ${count(least)} to ${count(most)}; the old value applies.`;
+export const badGroup = (group: number): string => `The group is ${count(group)}: use a multiple of 8, like 32.`;
+export const badTail = (tail: number, group: number): string =>
+  `The tail is ${count(tail)} and the group ${count(group)}: make the tail a multiple of the group.`;
+export const oldValue = (why: string): string => `${why} The old value applies.`;
 export const waitForEnd = "An answer is being written: the change takes effect when it has ended.";
 
 // Help and the report.
@@ -476,7 +501,6 @@ export const textNeedsModel = "Only the model can read your text: load it, then 
 export const againNeedsModel = "Reading again takes the model: load it, then press the button.";
 export const modelBusy = "The model is busy with the conversation: wait for it, or stop it, then press again.";
 export const noRun = (file: string): string => `The recorded run ${file} is not here.`;
-export const leaveFirst = "A comparison is running: it was ended, and the conversation is read again.";
 
 // Experiments.
 

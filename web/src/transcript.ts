@@ -51,11 +51,17 @@ export class Transcript {
       ),
     );
     this.earlier.hidden = true;
-    this.element.append(this.empty, this.earlier);
+    this.element.append(el("h2", { class: "hidden" }, say.conversation), this.empty, this.earlier);
     this.element.addEventListener("scroll", () => {
       const { scrollHeight, scrollTop, clientHeight } = this.element;
       this.stuck = scrollHeight - scrollTop - clientHeight < STICKY;
     });
+  }
+
+  /** Moves the focus to where the last answer begins. */
+  toAnswer(): void {
+    const last = [...this.turns.values()].findLast(({ who }) => who === "model");
+    last?.element.querySelector<HTMLElement>(".who")?.focus();
   }
 
   /** Keeps to the end from now on. */
@@ -149,7 +155,7 @@ class TurnView {
     if (who === "you") this.actions.append(copy, this.edit);
     if (who === "model") this.actions.append(copy, this.regenerate, this.proceed);
     const speaker =
-      who === "page" ? [] : [el("p", { class: "who" }, who === "you" ? say.you : say.model, " ", this.left)];
+      who === "page" ? [] : [el("h3", { class: "who", tabindex: "-1" }, who === "you" ? say.you : say.model, " ", this.left)];
     this.element = el(
       "div",
       { class: `turn ${who}` },

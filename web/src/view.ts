@@ -30,6 +30,8 @@ export interface Wishes
   /** The address of an experiment. */
   address(name: string | null): string;
   load(): void;
+  /** Loads the model, and sends then what is in the box. */
+  loadAndSend(): void;
   useHere(): void;
   cancel(): void;
   /** `from`: the turn that the text takes the place of; null for a new one. */
@@ -69,7 +71,17 @@ export class View {
   });
   private readonly sendButton = el("button", { type: "submit" }, say.send);
   private readonly stopButton: HTMLButtonElement;
+  private readonly entries = el("div", { class: "entries", id: "entries" });
+  /** On a phone the entries wait behind one button. */
+  private readonly menu = button(
+    say.menu,
+    () => this.menu.setAttribute("aria-expanded", String(this.entries.classList.toggle("open"))),
+    { class: "menu", "aria-expanded": "false", "aria-controls": "entries" },
+  );
+  private readonly toAnswer = button(say.skipToAnswer, () => this.transcript.toAnswer(), { class: "skip" });
   private readonly editing: HTMLElement;
+  private readonly offer: HTMLElement;
+  private readonly offered = el("p", { class: "muted" });
   private readonly values = {
     held: el("dd", { id: "held" }),
     bytes: el("dd", { id: "bytes" }),
@@ -134,6 +146,29 @@ export class View {
       button(say.stopEditing, () => this.stopEditing(), { class: "small" }),
     );
     this.editing.hidden = true;
+    this.offer = el(
+      "div",
+      { class: "editing" },
+      this.offered,
+      button(
+        say.loadAndSend,
+        () => {
+          this.offer.hidden = true;
+          wishes.loadAndSend();
+          this.box.focus();
+        },
+        { class: "small" },
+      ),
+      button(
+        say.notNow,
+        () => {
+          this.offer.hidden = true;
+          this.box.focus();
+        },
+        { class: "small" },
+      ),
+    );
+    this.offer.hidden = true;
     const form = this.form();
     const numbers = el(
       "dl",
@@ -146,7 +181,7 @@ export class View {
     const panel = (name: ViewName, ...children: Node[]): HTMLElement =>
       el("section", { id: name, class: name, role: "tabpanel", "aria-labelledby": `${name}-tab` }, ...children);
     this.panels = {
-      chat: panel("chat", this.transcript.element, numbers, this.editing, form),
+      chat: panel("chat", this.transcript.element, numbers, this.editing, this.offer, form),
       compare: panel("compare", ...this.compare.children),
     };
     this.figures = el(
@@ -192,13 +227,12 @@ export class View {
         this.wishes.openPanel(panel);
         this[panel].show();
       });
-    const settings: HTMLButtonElement = button(say.settings, () => this.drawer.toggle(settings), {
+    const back = (opener: HTMLElement): HTMLElement => (opener.checkVisibility() ? opener : this.menu);
+    const settings: HTMLButtonElement = button(say.settings, () => this.drawer.toggle(settings, back(settings)), {
       "aria-expanded": "false",
       "aria-controls": "settings",
     });
-    const entries = el(
-      "div",
-      { class: "entries", id: "entries" },
+    this.entries.append(
       button(say.experimentsMenu, () => this.experiments.showModal()),
       button(say.newChat, () => this.wishes.newChat()),
       opens(say.chats, "chats"),
@@ -207,47 +241,64 @@ export class View {
       this.themeButton,
       opens(say.help, "help"),
     );
-    // On a phone the entries wait behind one button.
-    const menu: HTMLButtonElement = button(
-      say.menu,
-      () => menu.setAttribute("aria-expanded", String(entries.classList.toggle("open"))),
-      { class: "menu", "aria-expanded": "false", "aria-controls": "entries" },
-    );
-    entries.addEventListener("click", () => {
-      entries.classList.remove("open");
-      menu.setAttribute("aria-expanded", "false");
-    });
+    // Before the entry does its work, so that whatever it opens gives the focus back to the menu.
+    const pressed = (): void => {
+      if (this.closeMenu()) this.menu.focus();
+    };
+    this.entries.addEventListener("click", pressed, { capture: true });
     return el(
       "header",
       {},
       el("p", { class: "name" }, say.name),
       el("h1", {}, say.heading),
-      menu,
-      el("nav", { "aria-label": say.menu }, entries),
+      this.menu,
+      el("nav", { "aria-label": say.menu }, this.entries),
     );
+  }
+
+  /** True where it was open. */
+  private closeMenu(): boolean {
+    const open = this.entries.classList.contains("open");
+    this.entries.classList.remove("open");
+    this.menu.setAttribute("aria-expanded", "false");
+    return open;
   }
 
   private form(): HTMLFormElement {
     const form = el(
       "form",
       { class: "composer" },
+      this.toAnswer,
       el("label", { for: "message" }, say.message),
       this.box,
       el("div", { class: "buttons" }, this.sendButton, this.stopButton),
       el("p", { id: "hint", class: "muted" }, say.messageHint),
     );
-    const send = (): void => this.wishes.send(this.box.value, this.from);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      send();
+      this.send();
     });
     this.box.addEventListener("keydown", (event) => {
       // 229 is what some browsers report for the Enter that ends a composition.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
       event.preventDefault();
-      send();
+      this.send();
     });
     return form;
+  }
+
+  get hasMessage(): boolean {
+    return this.box.value.trim() !== "";
+  }
+
+  /** Sends what is in the box. */
+  send(): void {
+    this.wishes.send(this.box.value, this.from);
+  }
+
+  /** Asks whether the model is to be loaded for the message in the box. */
+  offerToLoad(): void {
+    this.offer.hidden = false;
   }
 
   private watchKeys(): void {
@@ -258,6 +309,7 @@ export class View {
       const typing = event.target instanceof Element && event.target.matches("input, select, textarea");
       if (event.key === "Escape") {
         if (this.drawer.isOpen) this.drawer.close();
+        else if (this.closeMenu()) this.menu.focus();
         else if (this.from !== null) this.stopEditing();
         else this.wishes.stop();
       } else if (event.key === "?" && !typing) {
@@ -351,10 +403,14 @@ export class View {
     const focused = document.activeElement;
     this.drawLoader(state, terms, elsewhere);
     const ready = state.phase === "ready";
-    this.sendButton.disabled = !ready;
+    const writing = state.phase === "writing";
+    this.sendButton.disabled = writing;
+    if (state.phase !== "idle" && state.phase !== "failed") this.offer.hidden = true;
+    if (!this.offer.hidden) setText(this.offered, terms);
     // One filled button on the page: what is to be done next.
     this.sendButton.classList.toggle("primary", ready);
-    this.stopButton.disabled = state.phase !== "writing" && state.phase !== "refilling";
+    this.toAnswer.hidden = writing || !state.turns.some(({ who }) => who === "model");
+    this.stopButton.disabled = !writing && state.phase !== "refilling";
     // A button that is switched off or taken away drops the focus to nowhere; hand it on instead.
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;
     if (focused.closest("dialog") !== null) return;

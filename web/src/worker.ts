@@ -1,7 +1,7 @@
 // The pump: the only file that imports the Rust module. One request at a time, in order, so that no
 // method of the engine is called while a promise of it is pending; a step runs only when it was pulled.
 
-import type { AttentionHead, CompareStep, Engine, LoadProgress } from "../../crates/wasm/types";
+import type { AttentionHead, CompareStep, Engine, LoadProgress, ModelInfo } from "../../crates/wasm/types";
 import { download, type Receipt } from "./download.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import type { LaneHead } from "./run.ts";
@@ -149,6 +149,7 @@ async function load({ source, shelf: kind, cache }: Extract<Request, { kind: "lo
     latest = await engine.load_push(bytes);
   };
   let receipt: Receipt = { card: null, notice: null };
+  let model: ModelInfo;
   try {
     if (source.kind === "download") {
       receipt = await download(source, kind === null ? null : shelf(kind), {
@@ -164,8 +165,7 @@ async function load({ source, shelf: kind, cache }: Extract<Request, { kind: "lo
         await push(new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer()));
       }
     }
-    const model = await engine.load_end();
-    post({ kind: "loaded", model, cache: engine.reset(cache), ...receipt });
+    model = await engine.load_end();
   } catch (caught) {
     // A stored file that the engine does not take would fail for ever.
     if (source.kind === "stored" && kind !== null && !isFault(caught)) {
@@ -179,6 +179,13 @@ async function load({ source, shelf: kind, cache }: Extract<Request, { kind: "lo
     throw caught;
   } finally {
     clearInterval(timer);
+  }
+  try {
+    post({ kind: "loaded", model, cache: engine.reset(cache), ...receipt });
+  } catch (caught) {
+    // The file is good; it is the settings that the engine does not take.
+    const { message } = fault("cache", caught, null);
+    throw { name: "cache", message: say.cacheRefused(message), remedy: say.cacheRemedy } satisfies Fault;
   }
 }
 

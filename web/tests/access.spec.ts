@@ -159,6 +159,43 @@ test("Tab reaches everything, in reading order", async ({ page }) => {
   await expect(parts(page).stop).toBeFocused();
 });
 
+test("Tab reaches everything in the settings and the panels", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu&kv=int4");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  const press = (name: string) => page.getByRole("button", { name, exact: true }).press("Enter");
+  await press("Settings");
+  await page.getByRole("button", { name: "Close" }).focus();
+  const fields = ["policy", "sinks", "recent", "kv", "kv_k", "kv_v", "group", "tail", "positions"];
+  const choice = ["temperature", "top_k", "top_p", "min_p", "penalty", "seed", "max"];
+  const place = ["backend", "system", "spoken", "awake"];
+  expect(await tabs(page, 21)).toEqual([
+    ...[...fields, ...choice, ...place].map((name) => `set-${name}`),
+    "Copy the command",
+  ]);
+  for (const field of await page.locator("#settings :is(input, select, textarea)").all()) {
+    await expect(field).toHaveAccessibleName(/./);
+  }
+  await page.keyboard.press("Escape");
+  for (const [panel, names] of [
+    ["Chats", ["Export this chat", "Import", "Open Hello", "Remove Hello"]],
+    [
+      "Models",
+      [
+        ...["Use SmolLM2-135M-Instruct", "Remove SmolLM2-135M-Instruct"],
+        ...["The default: SmolLM2-135M-Instruct (98 MB)", "Use a file", "model-url", "Fetch", "Clear storage"],
+      ],
+    ],
+    ["Help", ["Copy the self-test's result", expect.stringContaining("For a bug report")]],
+  ] as const) {
+    await press(panel);
+    await page.getByRole("button", { name: "Close" }).focus();
+    expect(await tabs(page, names.length), panel).toEqual(names);
+    await page.keyboard.press("Escape");
+  }
+});
+
 test("every panel opens, is named, closes with Escape and gives the focus back", async ({ page }) => {
   await mock(page, { most: 3 });
   await open(page, "&backend=cpu");
@@ -207,6 +244,45 @@ test("on a phone the menu opens and closes, and everything in it is large enough
   await page.getByRole("button", { name: "Settings" }).click();
   await expect(page.getByRole("complementary", { name: "Settings" })).toBeVisible();
   expect(await sideways(page)).toBeLessThanOrEqual(0);
+});
+
+test("on a phone Escape closes the menu, and what was opened from it gives the focus back to it", async ({ page }) => {
+  await page.setViewportSize({ width: 390, height: 844 });
+  await mock(page);
+  await page.goto("/?view=chat&backend=cpu");
+  const menu = page.getByRole("button", { name: "Menu" });
+  await menu.click();
+  await page.keyboard.press("Tab");
+  await page.keyboard.press("Escape");
+  await expect(menu).toHaveAttribute("aria-expanded", "false");
+  await expect(menu).toBeFocused();
+  for (const name of ["Settings", "Chats", "Help"]) {
+    await menu.click();
+    await page.getByRole("button", { name, exact: true }).click();
+    await expect(page.getByRole("heading", { name, exact: true })).toBeVisible();
+    await page.keyboard.press("Escape");
+    await expect(menu, name).toBeFocused();
+  }
+});
+
+test("turns are headings, and one key from the message the last answer begins", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  const skip = page.getByRole("button", { name: "To the answer" });
+  await expect(skip).toHaveCount(0);
+  for (const text of ["one", "two"]) {
+    await ask(page, text);
+    await expect(parts(page).message).toBeFocused();
+    await expect(parts(page).note).toHaveText("3 tokens.");
+  }
+  await expect(page.getByRole("heading", { level: 3 }).filter({ hasText: /^(You|Model)/ })).toHaveCount(4);
+  await page.keyboard.press("Shift+Tab");
+  await expect(skip).toBeFocused();
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("heading", { name: "Model" }).last()).toBeFocused();
+  await page.keyboard.press("Tab");
+  await expect(page.getByRole("button", { name: "Copy, turn 4" })).toBeFocused();
+  expect(await violations(page)).toEqual([]);
 });
 
 for (const media of [

@@ -1,6 +1,6 @@
 // Messages and answers.
 
-import { expect, test } from "@playwright/test";
+import { expect, type Page, test } from "@playwright/test";
 import { ask, errors, mock, open, parts } from "./page.ts";
 
 const TEN = "The lamp was lit each evening, and the sea below ";
@@ -107,15 +107,61 @@ test("keys: Enter sends, Shift and Enter makes a line, a composition is left alo
   await expect(log.locator(".turn")).toHaveCount(2);
 });
 
-test("a message sent before the model is there stays in the box", async ({ page }) => {
-  await mock(page);
+test("a message sent before the model is there: the page asks, loads nothing by itself, and then sends it", async ({
+  page,
+}) => {
+  await mock(page, { most: 10 });
+  const fetched: string[] = [];
+  page.on("request", (request) => fetched.push(request.url()));
+  const models = (): string[] => fetched.filter((url) => url.endsWith(".gguf"));
   await page.goto("/?view=chat&backend=cpu");
-  const { message, status, send } = parts(page);
-  await expect(send).toBeDisabled();
-  await message.fill("Hello");
+  const { message, status, send, load, note } = parts(page);
+  await expect(load).toBeEnabled();
+  const offer = page.getByRole("button", { name: "Load it and send" });
+  await expect(offer).toBeHidden();
+  await page.getByRole("button", { name: "Explain rain to a child" }).click();
+  await send.click();
+  await expect(status).toContainText("The model is not here yet. Your message stays in the box.");
+  await expect(page.locator("#chat")).toContainText("SmolLM2-135M-Instruct, 98 MB, licence Apache-2.0.");
+  await page.getByRole("button", { name: "Not now" }).click();
+  await expect(offer).toBeHidden();
+  await expect(message).toHaveValue("Explain rain to a child");
+  expect(models()).toEqual([]);
   await message.press("Enter");
-  await expect(status).toContainText("load it, then send. Your message stays in the box.");
-  await expect(message).toHaveValue("Hello");
+  await offer.click();
+  await expect(message).toBeFocused();
+  await expect(page.locator(".turn.you .text")).toHaveText("Explain rain to a child");
+  await expect(note).toHaveText("10 tokens.");
+  await expect(message).toHaveValue("");
+});
+
+test("a message sent while the model is loaded, or the conversation read again, waits for it", async ({ page }) => {
+  await mock(page, { most: 10, delay: 30, prompt: 20 });
+  let go = (): void => {};
+  const gate = new Promise<void>((resolve) => (go = resolve));
+  await page.context().route("**/models/*.gguf", async (route) => {
+    await gate;
+    await route.fallback();
+  });
+  await page.goto("/?backend=cpu&load=1");
+  const { status, note, log } = parts(page);
+  await expect(status).toContainText("Loading the model.");
+  await ask(page, "Hello");
+  await expect(status).toContainText("Your message is sent as soon as the model is ready.");
+  go();
+  await expect(note).toHaveText("10 tokens.");
+  await expect(page.locator(".turn.you .text")).toHaveText("Hello");
+  await page.reload();
+  await ask(page, "And more");
+  await expect(page.locator(".turn.you .text")).toHaveText(["Hello", "And more"]);
+  await expect(note).toHaveText("10 tokens.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Storage of one value").selectOption("f32");
+  await expect(status).toContainText("Reading the conversation again.");
+  await ask(page, "Third");
+  await expect(page.locator(".turn.you .text")).toHaveText(["Hello", "And more", "Third"]);
+  await expect(log).toContainText("you changed a setting");
+  await expect(page.locator(".turn.model")).toHaveCount(3);
 });
 
 test("a prompt longer than the cache streams through and says what has left", async ({ page }) => {
@@ -182,6 +228,60 @@ test("three hundred tokens: one live region speaks, and seldom", async ({ page }
   expect(seen["region"]).toBeLessThanOrEqual(12);
   // Writing, then ready.
   expect(seen["status"]).toBeLessThanOrEqual(2);
+});
+
+/** What the hidden region says from now on. */
+async function listen(page: Page): Promise<() => Promise<string[]>> {
+  await page.evaluate(() => {
+    const said: string[] = [];
+    Object.assign(window, { said });
+    const region = document.querySelector("#say");
+    if (region === null) throw new Error("there is no region that speaks");
+    new MutationObserver(() => said.push(region.textContent ?? "")).observe(region, { childList: true, characterData: true });
+  });
+  return () => page.evaluate(() => (window as unknown as { said: string[] }).said);
+}
+
+const SENTENCE = "The lamp was lit each evening, and the sea below it never slept.";
+
+test("a screen reader hears each word once, also of an answer that was stopped and gone on with", async ({ page }) => {
+  const words = SENTENCE.replace("lamp", "**lamp**").split(/(?<= )/);
+  await mock(page, { delay: 40, most: 52, words: [...words.slice(0, -1), "slept. "] });
+  await open(page, "&backend=cpu");
+  const said = await listen(page);
+  await ask(page, "Hello");
+  await expect(parts(page).answer).toContainText("slept. The lamp was lit");
+  await parts(page).stop.click();
+  await expect(parts(page).note).toHaveText(/stopped\.$/);
+  await page.getByRole("button", { name: /^Go on, turn/ }).click();
+  await expect(parts(page).note).toHaveText("52 tokens.");
+  await expect.poll(async () => (await said()).join(" ").replaceAll(/\s+/g, " ")).toBe(`${SENTENCE} `.repeat(4).trim());
+});
+
+test("answers are spoken when they are finished, or never, as one likes; it is remembered", async ({ page }) => {
+  await mock(page, { delay: 20, most: 26 });
+  await open(page, "&backend=cpu&sinks=4&recent=60");
+  const choose = async (when: string) => {
+    await page.getByRole("button", { name: "Settings" }).click();
+    await page.getByLabel("Answers for screen readers").selectOption(when);
+    await page.keyboard.press("Escape");
+  };
+  await choose("when finished");
+  let said = await listen(page);
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("26 tokens.");
+  // 40 tokens of the question and 26 are more than the cache has room for.
+  const full = "The cache is full: from now on its oldest words leave, and the chat goes on.";
+  await expect.poll(said).toEqual([full, `${SENTENCE} ${SENTENCE}`]);
+  await page.reload();
+  await expect(parts(page).status).toContainText("Ready.");
+  await choose("never");
+  said = await listen(page);
+  await ask(page, "Again");
+  await expect(page.locator(".turn.model")).toHaveCount(2);
+  await expect(parts(page).note).toHaveText(/^26 tokens\./);
+  await page.waitForTimeout(2500);
+  expect((await said()).filter((words) => words !== full)).toEqual([]);
 });
 
 test("numbers of a speed appear while it writes", async ({ page }) => {

@@ -536,8 +536,8 @@ test("what happens in the lanes is spoken once, and nothing else is", async ({ p
   await compare(page).pace.selectOption("rush");
   await compare(page).act.click();
   await expect(compare(page).place).toHaveText("300 of 300 tokens", { timeout: 30_000 });
-  const spoken = await page.evaluate(() => (window as unknown as { spoken: string[] }).spoken);
-  expect(spoken).toEqual(["The first word has left.", "window 128 is losing the thread."]);
+  const spoken = () => page.evaluate(() => (window as unknown as { spoken: string[] }).spoken);
+  await expect.poll(spoken).toEqual(["The first word has left.", "window 128 is losing the thread."]);
 });
 
 test("a link within the page starts nothing again", async ({ page }) => {

@@ -25,6 +25,7 @@ export class Engine {
     engine.pending = false;
     if (PLAN.create?.[backend] === "reject") throw new Error("the device could not be created");
     if (PLAN.create?.[backend] === "hang") await new Promise(() => {});
+    if (PLAN.slow) await wait(PLAN.slow);
     return engine;
   }
 
@@ -95,6 +96,9 @@ export class Engine {
 
   reset(settings) {
     this.alone();
+    const { policy, kv, kv_k = kv, kv_v = kv } = settings;
+    if (policy === "recompute" && `${kv_k}${kv_v}`.includes("int"))
+      throw new Error("recompute keeps nothing that could be packed: store its keys and values as f32, f16 or bf16");
     this.settings = settings;
     this.stream = 0;
     return this.cache();

@@ -77,6 +77,26 @@ test("a killed worker that was idle is replaced, and the conversation is read ag
   await expect(parts(page).note).toHaveText("10 tokens.");
 });
 
+test("a worker that is killed while it takes the place of another: the answer and the next message are not lost", async ({
+  page,
+}) => {
+  await watchWorkers(page);
+  await mock(page, { most: 10, delay: 30, slow: 1500 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  const { answer, status } = parts(page);
+  await expect(answer).toContainText("The lamp");
+  await kill(page);
+  await expect(status).toContainText("Starting on");
+  await ask(page, "Next");
+  await expect(status).toContainText("Your message is sent as soon as the model is ready.");
+  await page.waitForTimeout(500);
+  await kill(page);
+  await expect(page.locator(".turn.model .text")).toHaveText([TEN, TEN]);
+  await expect(page.locator(".turn.you .text")).toHaveText(["Hello", "Next"]);
+  await expect(parts(page).note).toHaveText("10 tokens.");
+});
+
 test("what breaks again and again waits for a click", async ({ page }) => {
   await mock(page, { rejectAt: 5, again: true });
   await open(page, "&backend=cpu");
@@ -131,9 +151,7 @@ test("WebGPU that breaks off twice is left for the CPU", async ({ page }) => {
   await open(page);
   await ask(page, "Hello");
   await expect(parts(page).runs).toHaveText("CPU, one thread");
-  await expect(parts(page).status).toContainText(
-    "could not be used: The answer broke off: The device was lost.",
-  );
+  await expect(parts(page).status).toContainText("WebGPU on Acme Rocket 9000 broke off twice. Using the CPU");
 });
 
 test("a tab that was closed in the middle of an answer has it when it is opened again", async ({ page }) => {
@@ -151,6 +169,23 @@ test("a tab that was closed in the middle of an answer has it when it is opened 
   await expect(status).toContainText("Ready.");
   await again.getByRole("button", { name: /^Go on/ }).click();
   await expect(note).toHaveText(/^\d+ tokens\./, { timeout: 30_000 });
+});
+
+test("a tab that was closed while the message was read says that the answer broke off", async ({ page }) => {
+  await mock(page, { delay: 20, prompt: 4000, most: 10 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toContainText("Reading the message");
+  const again = await page.context().newPage();
+  await page.close();
+  await mock(again, { most: 10 });
+  await again.goto("/?backend=cpu&load=1");
+  const { status, answer, note } = parts(again);
+  await expect(status).toContainText("Ready.");
+  await expect(note).toHaveText(/^0 tokens, broke off\./);
+  await again.getByRole("button", { name: /^Write again/ }).click();
+  await expect(note).toHaveText("10 tokens.");
+  await expect(answer).toHaveText(TEN);
 });
 
 test("a tab that is closed at many moments loses nothing that was seen", async ({ page }) => {

@@ -46,7 +46,7 @@ test("progress: bytes, speed, time left; cancelled and begun again", async ({ pa
   const errors = await mock(page, { total: TOTAL });
   const { status, bar, load } = parts(page);
   await page.goto(`/?backend=cpu&model=${model}`);
-  await expect(page.getByText(`The weights named by the address: ${model}`)).toBeVisible();
+  await expect(page.locator(".terms")).toContainText(`The weights named by the address: ${model}`);
   await expect(bar).toBeHidden();
   await load.click();
   await expect(status).toContainText("Loading the model.");
@@ -91,7 +91,7 @@ test("404: the status is named, and Retry works once the file is there", async (
   await expect(status).toContainText("Ready.");
 });
 
-test("a web page in place of the weights: the engine's sentence is shown", async ({ page }) => {
+test("a web page in place of the weights is named with its address", async ({ page }) => {
   await mock(page);
   await page
     .context()
@@ -100,8 +100,16 @@ test("a web page in place of the weights: the engine's sentence is shown", async
     );
   await page.goto("/?backend=cpu&load=1");
   await expect(parts(page).status).toContainText(
-    "The file is not a GGUF file: it begins like a web page. Check the address of the weights.",
+    /A web page came from http.*\/models\/SmolLM2-135M-Instruct\.Q4_1\.gguf in place of the weights\./,
   );
+  await expect(page.getByRole("button", { name: "Retry" })).toBeEnabled();
+});
+
+test("a file that is no model: the engine's sentence is shown", async ({ page }) => {
+  await mock(page);
+  await page.context().route("**/models/*.gguf", (route) => route.fulfill({ body: "MZ" }));
+  await page.goto("/?backend=cpu&load=1");
+  await expect(parts(page).status).toContainText("The file is not a GGUF file");
   await expect(page.getByRole("button", { name: "Retry" })).toBeEnabled();
 });
 

@@ -12,6 +12,8 @@ export type Backend = "webgpu" | "cpu";
 export interface Plan {
   init?: "reject" | "hang";
   create?: Partial<Record<Backend, "reject" | "hang">>;
+  /** Milliseconds that a device takes to start. */
+  slow?: number;
   selfTest?: Partial<Record<Backend, boolean>>;
   /** Bytes that the file must have. */
   total?: number;
@@ -123,4 +125,13 @@ export async function ask(page: Page, text: string): Promise<Locator> {
   await message.fill(text);
   await send.click();
   return answer;
+}
+
+/** Numbers from 0 to 1, the same for the same seed. */
+export function random(seed: number): () => number {
+  let state = (seed % 2_147_483_646) + 1;
+  return () => {
+    state = (state * 48_271) % 2_147_483_647;
+    return state / 2_147_483_647;
+  };
 }

@@ -44,6 +44,14 @@ for (const colorScheme of ["light", "dark"] as const) {
       await page.goto("/?sinks=4&recent=252&load=1");
       await expect(parts(page).bar).toBeVisible();
       await shot("3-loading");
+      // A server that answers with its own page, as many do for what is not there.
+      await page.context().unroute("**/models/*.gguf");
+      await page.context().route("**/models/*.gguf", (route) =>
+        route.fulfill({ contentType: "text/html", body: "<!doctype html><title>Not found</title>" }),
+      );
+      await page.goto("/?sinks=4&recent=252&load=1");
+      await expect(parts(page).status).toContainText("A web page came from");
+      await shot("3-not-a-model");
       await mock(page, { words: STORY, hangAt: 360 });
       await open(page, "&sinks=4&recent=252");
       await ask(page, "Tell me a long story about a lighthouse keeper");

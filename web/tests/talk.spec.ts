@@ -266,6 +266,161 @@ test("settings take effect at once, are written into the address and said as a c
   await expect(page.locator(".command")).toContainText("--policy window --recent 60");
 });
 
+test("packing has its own settings, there only where something is packed", async ({ page }) => {
+  const said = heard(page);
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu&seed=1");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  const [keys, values] = [page.getByLabel("Keys"), page.getByLabel("Values")];
+  const [group, tail] = [page.getByLabel("Group: how many"), page.getByLabel("Tail: last tokens")];
+  const set = async (field: typeof group, value: string) => {
+    await field.fill(value);
+    await field.blur();
+  };
+  for (const field of [keys, values, group, tail]) await expect(field).toBeHidden();
+  await page.getByLabel("Storage of one value").selectOption("int4");
+  for (const field of [keys, values, group, tail]) await expect(field).toBeVisible();
+  await expect(keys).toHaveValue("");
+  await expect(group).toHaveValue("32");
+  await expect(tail).toHaveValue("32");
+  await keys.selectOption("int8");
+  await values.selectOption("f16");
+  await set(tail, "64");
+  await set(group, "16");
+  const last = (): string | undefined => said.findLast((text) => text.startsWith("resume"));
+  await expect
+    .poll(last)
+    .toContain('cache {"policy":"sinks","sinks":4,"recent":1020,"kv":"int4","kv_k":"int8","kv_v":"f16","tail":64,"group":16}');
+  await expect(page.locator(".command")).toContainText(" --kv int4 --kv-k int8 --kv-v f16 --group 16 --tail 64 ");
+  expect(new URL(page.url()).search).toBe("?backend=cpu&load=1&kv=int4&kv_k=int8&kv_v=f16&group=16&tail=64&seed=1");
+
+  // What cannot be is said below its field, which keeps its text; the other field may be the one to put right.
+  const wrong = page.getByRole("alert");
+  await set(group, "20");
+  await expect(wrong).toHaveText("The group is 20: use a multiple of 8, like 32. The old value applies.");
+  await set(group, "24");
+  await expect(wrong).toHaveText(
+    "The tail is 64 and the group 24: make the tail a multiple of the group. The old value applies.",
+  );
+  await expect(group).toHaveAccessibleDescription(/The tail is 64/);
+  await expect(group).toHaveAttribute("aria-invalid", "true");
+  expect(new URL(page.url()).search).toContain("group=16&tail=64");
+  await set(tail, "72");
+  await expect(wrong).toHaveCount(0);
+  await expect(group).not.toHaveAttribute("aria-invalid");
+  await expect(group).toHaveValue("24");
+  expect(new URL(page.url()).search).toContain("group=24&tail=72");
+  await set(tail, "4");
+  await expect(wrong).toHaveText(/^Tail: last tokens, not packed yet must be from 8 to 65,536/);
+  await set(tail, "72");
+
+  // The same as all is no setting of its own; with nothing packed the rest is out of sight.
+  await values.selectOption("int4");
+  await keys.selectOption("");
+  await expect.poll(() => new URL(page.url()).search).toBe("?backend=cpu&load=1&kv=int4&group=24&tail=72&seed=1");
+  await page.getByLabel("Storage of one value").selectOption("f16");
+  for (const field of [keys, values, group, tail]) await expect(field).toBeHidden();
+  await expect(page.locator(".command")).toContainText(" --kv f16 --temperature");
+});
+
+test("a cache that the engine refuses is said, and the model stays in the browser", async ({ page }) => {
+  await mock(page, { most: 3 });
+  await open(page, "&backend=cpu");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText("3 tokens.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Storage of one value").selectOption("int4");
+  await page.getByLabel("What stays in the cache").selectOption("recompute");
+  await expect(parts(page).status).toContainText("recompute keeps nothing that could be packed");
+  await page.reload();
+  await expect(parts(page).status).toContainText(
+    "The cache that the settings ask for cannot be: recompute keeps nothing that could be packed: store its keys " +
+      "and values as f32, f16 or bf16.",
+  );
+  await expect(parts(page).status).toContainText("Change the settings, then load the model again.");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("Storage of one value").selectOption("f16");
+  await page.context().unroute("**/models/*.gguf");
+  await page.context().route("**/models/*.gguf", (route) => route.abort());
+  await page.getByRole("button", { name: "Retry" }).click();
+  await expect(parts(page).status).toContainText("Ready.");
+});
+
+test("the screen stays on only where it is asked for, and again after the tab was hidden", async ({ page }) => {
+  // The browser's own would do, but for how many times it was asked.
+  await page.addInitScript(() => {
+    const counts = { asked: 0, held: 0 };
+    class Lock extends EventTarget {
+      released = false;
+      async release() {
+        if (!this.released) counts.held -= 1;
+        this.released = true;
+      }
+    }
+    const locks: Lock[] = [];
+    let hidden = false;
+    Object.defineProperty(document, "hidden", { get: () => hidden });
+    Object.assign(window, {
+      counts,
+      show: (shown: boolean) => {
+        hidden = !shown;
+        // As a browser does with a tab that is hidden.
+        if (hidden) for (const lock of locks) void lock.release();
+        document.dispatchEvent(new Event("visibilitychange"));
+      },
+    });
+    const request = async (kind: string) => {
+      counts.asked += 1;
+      if (kind !== "screen") throw new Error(`no lock “${kind}”`);
+      if (sessionStorage.getItem("refuse") !== null) throw new DOMException("the battery is low", "NotAllowedError");
+      counts.held += 1;
+      const lock = new Lock();
+      locks.push(lock);
+      return lock;
+    };
+    Object.defineProperty(navigator, "wakeLock", { value: { request } });
+  });
+  const counts = () => page.evaluate(() => (window as unknown as { counts: object }).counts);
+  const show = (shown: boolean) =>
+    page.evaluate((shown) => (window as unknown as { show(shown: boolean): void }).show(shown), shown);
+  await mock(page);
+  await open(page, "&backend=cpu");
+  await page.getByRole("button", { name: "Settings" }).click();
+  const box = page.getByRole("checkbox", { name: "Keep the screen on" });
+  await expect(box).not.toBeChecked();
+  expect(await counts()).toEqual({ asked: 0, held: 0 });
+  await box.check();
+  await expect.poll(counts).toEqual({ asked: 1, held: 1 });
+  await show(false);
+  await expect.poll(counts).toEqual({ asked: 1, held: 0 });
+  await show(true);
+  await expect.poll(counts).toEqual({ asked: 2, held: 1 });
+  await box.uncheck();
+  await expect.poll(counts).toEqual({ asked: 2, held: 0 });
+  await show(false);
+  await show(true);
+  expect(await counts()).toEqual({ asked: 2, held: 0 });
+  await box.check();
+  await page.reload();
+  await expect.poll(counts).toEqual({ asked: 1, held: 1 });
+  await page.evaluate(() => sessionStorage.setItem("refuse", ""));
+  await expect(parts(page).status).toContainText("Ready.");
+  await show(false);
+  await show(true);
+  await expect(parts(page).status).toContainText("The browser does not keep the screen on (the battery is low).");
+});
+
+test("a browser that cannot keep the screen on has no box for it", async ({ page }) => {
+  await page.addInitScript(() => Reflect.deleteProperty(Navigator.prototype, "wakeLock"));
+  await mock(page);
+  await open(page, "&backend=cpu");
+  await page.getByRole("button", { name: "Settings" }).click();
+  await expect(page.getByLabel("What stays in the cache")).toBeVisible();
+  await expect(page.getByLabel("Keep the screen on")).toBeHidden();
+});
+
 test("a setting that is changed while an answer is written waits for its end", async ({ page }) => {
   await mock(page, { delay: 10, most: 60 });
   await open(page, "&backend=cpu");
@@ -370,6 +525,10 @@ test.describe("the address", () => {
       s.load = random(2) === 1;
       s.cache = { policy, sinks: policy === "sinks" ? random(9) : 0, recent: 1 + random(5000), kv: pick(["f16", "f32"]) };
       if (random(2) === 1) s.cache.positions = "stream";
+      if (random(2) === 1) s.cache.softmax = "one";
+      if (random(2) === 1) s.cache.kv_k = pick(["int8", "int4", "bf16"]);
+      if (random(2) === 1) s.cache.kv_v = pick(["int2", "int4", "bf16"]);
+      if (random(2) === 1) [s.cache.group, s.cache.tail] = pick([[8, 8], [16, 48], [64, 128]]);
       s.send.sampler.temperature = random(100) / 10;
       s.send.sampler.seed = random(1000);
       s.send.max_tokens = random(3);
@@ -396,6 +555,18 @@ test.describe("the address", () => {
       }
       expect(parse(format(s, 42), 42)).toEqual(s);
     }
+  });
+
+  test("packing that cannot be is said once, and the rest applies", () => {
+    const { cache, complaints } = parse(new URLSearchParams("kv=int4&kv_k=int8&kv_v=int4&group=32&tail=48"), 1);
+    expect(cache).toEqual({ policy: "sinks", sinks: 4, recent: 1020, kv: "int4", kv_k: "int8" });
+    expect(complaints).toEqual([
+      "The address asks for packing that cannot be: The tail is 48 and the group 32: make the tail a multiple of the " +
+        "group. The defaults apply.",
+    ]);
+    expect(parse(new URLSearchParams("group=12"), 1).complaints).toEqual([expect.stringContaining("The group is 12")]);
+    expect(parse(new URLSearchParams("kv_k=int3"), 1).complaints).toEqual([expect.stringContaining("kv_k=int3")]);
+    expect(parse(new URLSearchParams("group=64&tail=64&kv=int2"), 1).cache).toMatchObject({ group: 64, tail: 64 });
   });
 
   test("lanes are written as the program names them; others are refused", () => {

@@ -147,12 +147,12 @@ fn browser(repo: &Repo) -> Result<()> {
     specs(repo, "test:real", model, &[("SINKSTREAM_GREEDY", answer)])
 }
 
-/// A long answer of the real model on the page, which prints a row every 500 tokens.
+/// Runs one of the page's npm scripts that measure with the real model, and print a table.
 ///
 /// # Errors
-/// Where the model is not there, and where something grows or slows down.
-pub(crate) fn soak(repo: &Repo) -> Result<()> {
-    specs(repo, "soak", model::ensure(repo)?, &[])
+/// Where the model is not there, and where a measurement is not what it must be.
+pub(crate) fn bench(repo: &Repo, script: &str) -> Result<()> {
+    specs(repo, script, model::ensure(repo)?, &[])
 }
 
 /// Serves the checkout and runs one of the page's npm scripts against it.

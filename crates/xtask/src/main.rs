@@ -48,6 +48,8 @@ enum Command {
     },
     /// Build the WebAssembly module as wasm-pack.toml says, and hold it to its budget.
     Wasm,
+    /// Measure what is built already, in a browser, with the real model; on a quiet machine.
+    Bench(BenchArguments),
     /// Record the runs that the page plays, with the default model on the CPU, and write their index.
     Record {
         /// Pride and Prejudice as a text file, for the run past the trained length; without it that run stays as it is.
@@ -56,17 +58,37 @@ enum Command {
         /// Only these runs, by name; all of them where none is named.
         names: Vec<String>,
     },
-    /// Measure what is built already.
-    Bench {
-        /// 3,000 tokens of the real model on the page: memory, heap, nodes, and the time of a token.
-        #[arg(long, required = true)]
-        soak: bool,
-    },
     /// Run every check, the cheapest first.
     Test {
         /// Only these steps, by name; all of them where none is named.
         steps: Vec<String>,
     },
+}
+
+#[derive(clap::Args)]
+#[group(required = true, multiple = true)]
+struct BenchArguments {
+    /// The second visit to the page, from its address to the first token of an answer.
+    #[arg(long)]
+    start: bool,
+    /// The CPU engine beside wllama, the npm package of llama.cpp, on one thread each; five minutes.
+    #[arg(long)]
+    wllama: bool,
+    /// A worker killed, a device destroyed, a tab closed, an answer stopped, each at many random moments; ten minutes.
+    #[arg(long)]
+    faults: bool,
+    /// 3,000 tokens on the page: memory, heap, nodes, and the time of a token.
+    #[arg(long)]
+    soak: bool,
+}
+
+impl BenchArguments {
+    /// The npm scripts of what was asked for, the shortest first.
+    fn scripts(&self) -> impl Iterator<Item = &'static str> {
+        [(self.start, "start"), (self.wllama, "wllama"), (self.faults, "faults"), (self.soak, "soak")]
+            .into_iter()
+            .filter_map(|(asked, script)| asked.then_some(script))
+    }
 }
 
 #[derive(clap::Args)]
@@ -100,9 +122,8 @@ fn run(arguments: Arguments) -> Result<()> {
             let built = wasm::build(&repo, &pack)?;
             budget::hold(&[wasm::size(&built, &pack)?])
         }
+        Command::Bench(what) => what.scripts().try_for_each(|script| check::bench(&repo, script)),
         Command::Record { book, names } => record::record(&repo, book.as_deref(), &names),
-        // The one measurement so far, which has to be named.
-        Command::Bench { soak: _ } => check::soak(&repo),
         Command::Test { steps } => check::run(repo, &steps),
     }
 }

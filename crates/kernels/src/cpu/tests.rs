@@ -683,6 +683,47 @@ fn attend_over_packed_caches_is_the_f64_definition() {
     }
 }
 
+/// A stream whose tokens all have the same values keeps them exactly, and gives them back whatever the scores: codes, of
+/// which all are 0 here, would give nothing.
+#[test]
+fn attention_reads_values_and_not_codes() {
+    for storage in [Storage::INT8, Storage::INT4, Storage::INT2] {
+        let stream = Stream { format: CacheFormat::of(storage), sinks: 4, recent: 90, ..PLAIN };
+        let cols = SMOL.qkv_cols();
+        let values_at = SMOL.q_cols() + SMOL.kv_cols();
+        let mut random = Random(21);
+        let qkv: Vec<f32> =
+            (0..150 * cols).map(|i| if i % cols < values_at { random.normal() as f32 } else { 3.5 }).collect();
+        let Given { out, .. } = stream.feed(&qkv, &[1; 150], &|t| (t + 1).saturating_sub(90));
+        for x in out {
+            assert!((x - 3.5).abs() <= 1e-5, "{storage}: {x}");
+        }
+    }
+}
+
+/// Tokens that all have the same key differ once they are rotated: packed before that, they have no range and come back
+/// exactly, so that even two bits give the scores of floats.
+#[test]
+fn keys_are_packed_before_they_are_rotated() {
+    let cols = SMOL.qkv_cols();
+    let keys = SMOL.q_cols()..SMOL.q_cols() + SMOL.kv_cols();
+    let mut random = Random(22);
+    let mut qkv: Vec<f32> = (0..150 * cols).map(|_| random.normal() as f32).collect();
+    // What a half holds exactly.
+    let key: Vec<f32> = keys.clone().map(|c| f16::from_f32(qkv[c]).to_f32()).collect();
+    for token in qkv.chunks_exact_mut(cols) {
+        token[keys.clone()].copy_from_slice(&key);
+    }
+    let masses = |keys| {
+        let format = CacheFormat::new(keys, Storage::F32, 32, 32);
+        let stream = Stream { format, sinks: 4, recent: 90, ..PLAIN };
+        stream.feed(&qkv, &[1; 150], &|t| (t + 1).saturating_sub(90)).masses
+    };
+    for (exact, packed) in masses(Storage::F32).iter().flatten().zip(masses(Storage::INT2).iter().flatten()) {
+        assert!((exact - packed).abs() <= 1e-6, "{exact}, {packed}");
+    }
+}
+
 /// Eviction inside a group, at its edge, and of whole groups, by turns.
 #[test]
 fn attend_over_packed_caches_with_irregular_eviction() {
