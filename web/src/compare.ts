@@ -4,6 +4,8 @@ import type { Act, Comparison, Hero, Pace } from "./comparison.ts";
 import { PACES } from "./comparison.ts";
 import { button, el, keys, setText } from "./dom.ts";
 import type { Experiment } from "./experiments.ts";
+import { laneStyle } from "./figures/lanes.ts";
+import { sampleOf } from "./figures/sample.ts";
 import { type LaneState, type RunState, recentPerplexity, type Token, totalBytes } from "./run.ts";
 import { mean } from "./series.ts";
 import * as say from "./strings.en.ts";
@@ -26,6 +28,8 @@ export interface CompareWishes {
 const REDRAW = 250;
 /** Loss beyond the reference's that a token's tint stands for, nats; and plain loss where there is no reference. */
 const TINTS = { extra: [0.5, 2, 4], plain: [1, 3, 6, 9] } as const;
+/** Part of a strip that lies between two of its lines, at least. */
+const LEAST_LINE = 0.02;
 /** Tokens of a lane's text on the page, and how many of them go at once. */
 const SHOWN = { most: 600, drop: 100 };
 
@@ -106,11 +110,12 @@ export class CompareView {
   }
 
   /** True where other lanes were laid out. */
-  private layLanes({ lanes }: RunState): boolean {
+  private layLanes(run: RunState): boolean {
+    const { lanes } = run;
     const names = JSON.stringify(lanes.map(({ name }) => name));
     if (names === this.names) return false;
     this.names = names;
-    this.views = lanes.map(({ name, settings }, i) => new LaneView(name, settings.policy, i, this.wishes));
+    this.views = lanes.map(({ name, settings }, i) => new LaneView(name, settings.policy, sampleOf(laneStyle(run, i)), i, this.wishes));
     this.lanes.replaceChildren(...this.views.map(({ element }) => element));
     this.lanes.classList.remove("all");
     this.lanes.dataset["count"] = String(lanes.length);
@@ -245,8 +250,9 @@ class LaneView {
   private readonly health = el("p", { class: "health" });
   private readonly again: HTMLButtonElement;
 
-  constructor(name: string, policy: string, index: number, wishes: CompareWishes) {
-    const title = el("h2", { id: `lane-${index}` }, el("span", { class: "glyph", "aria-hidden": "true" }), name);
+  /** `sample`: of its line in the figures. */
+  constructor(name: string, policy: string, sample: Element, index: number, wishes: CompareWishes) {
+    const title = el("h2", { id: `lane-${index}` }, sample, name);
     this.text = new TokenText(say.textOf(name), wishes.cursor);
     this.again = button(say.readAgain(0), () => wishes.readAgain(index), { class: "small" });
     const track = el("span", { class: "sure-track", "aria-hidden": "true" }, this.sure);
@@ -291,6 +297,7 @@ class LaneView {
         ended: lane.ended,
       }),
     );
+    this.element.classList.toggle("bare", run.every > 1);
     this.element.classList.toggle("wrong", health.kind !== "steady");
     // Its place is kept, so that nothing moves when it comes.
     const offered = health.kind !== "steady" && settings.policy !== "recompute" && settings.policy !== "dense";
@@ -302,7 +309,7 @@ class LaneView {
   /** How sure the lane was of the first token that was predicted without the first word. */
   private drawSure(run: RunState, lane: LaneState, hero: Hero | null, index: number): void {
     const p = hero?.sure[index] ?? null;
-    this.verdictRow.hidden = run.mode !== "forced" || run.every > 1;
+    this.verdictRow.hidden = run.mode !== "forced" || run.every > 1 || run.lanes.every((one) => one.settings.policy === "dense");
     const known = hero !== null && p !== null;
     this.sure.parentElement?.toggleAttribute("hidden", !known);
     setText(this.sureOf, known ? say.sure(p) : "");
@@ -432,9 +439,11 @@ class Strip {
     const part = (tokens: number): string => `${((100 * tokens) / recent).toFixed(2)}%`;
     this.packed.style.inlineSize = part(packed);
     this.tail.style.inlineSize = part(Math.max(0, held - sinks - packed));
-    // Every eighth token of the stream has a line, which moves to the left once slots are taken over.
-    this.cells.style.setProperty("--every", part(8));
-    this.cells.style.setProperty("--slid", `${(-(at % 8) / 8).toFixed(3)}`);
+    // Every eighth token of the stream has a line, or fewer where there are many, which slides past.
+    let every = 8;
+    while (every < LEAST_LINE * recent) every *= 2;
+    this.cells.style.setProperty("--every", part(every));
+    this.cells.style.setProperty("--slid", `${settings.policy === "dense" ? 0 : (-(at % every) / every).toFixed(3)}`);
     setText(this.slots, say.heldOf(held, room));
   }
 }

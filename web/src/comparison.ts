@@ -4,7 +4,7 @@
 import type { CompareInfo, CompareSource, LaneSettings, SamplerSettings } from "../../crates/wasm/types";
 import type { RecordedEntry, RecordedIndex, RecordedRun } from "../../crates/wasm/run";
 import type { Request, Response } from "./protocol.ts";
-import { type About, Recorder } from "./record.ts";
+import type { About, Recorder } from "./record.ts";
 import { Player, readRun, Tape, textsOf } from "./replay.ts";
 import { type Beginning, emptyRun, reduceRun, type RunState, type RunStep } from "./run.ts";
 import { type Compare, defaults, MOST_LANES, type Settings } from "./settings.ts";
@@ -64,7 +64,8 @@ interface Live {
   done: boolean;
   /** Pulls that were not answered yet. */
   pulls: number;
-  recorder: Recorder;
+  /** Null where what writes a run down could not be fetched. */
+  recorder: Recorder | null;
   source: CompareSource;
   title: string;
 }
@@ -75,7 +76,7 @@ export class Comparison {
   private player: Player | null = null;
   private live: Live | null = null;
   /** What waits for the engine to say what there is to read. */
-  private waiting: { lanes: LaneSettings[]; source: CompareSource } | null = null;
+  private waiting: { lanes: LaneSettings[]; source: CompareSource; record: typeof Recorder | null } | null = null;
   private index: RecordedIndex | null = null;
   private shown: number[] = [];
   private seen: Hero | null = null;
@@ -98,6 +99,11 @@ export class Comparison {
   /** Nothing is there yet, and something is on its way. */
   get isEmpty(): boolean {
     return this.run.lanes.length === 0 && this.notice === null;
+  }
+
+  /** Something is played or runs. */
+  get moves(): boolean {
+    return this.live === null ? this.player?.playing === true : this.live.running;
   }
 
   get compare(): Compare {
@@ -125,10 +131,14 @@ export class Comparison {
     return this.seen;
   }
 
+  /** The recording's lanes that have room, by their index: the last ones, which it is about. */
+  private get most(): number[] {
+    return (this.tape?.lanes ?? []).map((_, i) => i).slice(-MOST_LANES);
+  }
+
   /** Lanes of the recording that wait to be asked for. */
   get hidden(): number[] {
-    const lanes = this.tape?.lanes ?? [];
-    return lanes.slice(0, MOST_LANES).flatMap((_, i) => (this.shown.includes(i) ? [] : [i]));
+    return this.most.filter((i) => !this.shown.includes(i));
   }
 
   /** Those among them that the one button brings. */
@@ -159,7 +169,7 @@ export class Comparison {
     const withheld = this.withheld.length > 0;
     if (player?.playing === true && !withheld) return "pause";
     const sinks = withheld || this.name === "take-sinks-away";
-    if (player === null || player.at === 0 || withheld) return sinks ? "sinks" : "start";
+    if (player === null || player.at <= (this.tape?.prompt ?? 0) || withheld) return sinks ? "sinks" : "start";
     return player.atEnd ? "again" : "on";
   }
 
@@ -228,7 +238,7 @@ export class Comparison {
       this.player = null;
       return this.lay();
     }
-    const lanes = tape.lanes.slice(0, MOST_LANES).map((_, i) => i);
+    const lanes = this.most;
     const alone = this.compare.x === null && this.compare.run === null && tape.mode === "free";
     const kept = (i: number): boolean => {
       const policy = tape.lanes[i]?.settings.policy;
@@ -236,7 +246,8 @@ export class Comparison {
       return alone ? policy === "sinks" : policy !== "recompute";
     };
     const some = lanes.filter(kept);
-    this.show(some.length > 0 ? some : lanes, 0);
+    // The question is there at once; what lanes write follows.
+    this.show(some.length > 0 ? some : lanes, tape.prompt);
     const { t, play } = this.compare;
     if (t !== null) {
       this.seek(t + 1);
@@ -279,7 +290,7 @@ export class Comparison {
     if (live !== null && !live.done) return act === "pause" ? this.pause() : this.goOn();
     if (act === "pause") return this.pause();
     if (!this.recordedOnly) {
-      if (this.mayRun) return this.start();
+      if (this.mayRun) return void this.start();
       if (this.host.loaded() && act !== "on") return this.host.hint(say.modelBusy);
     }
     if (this.player === null) return this.host.hint(this.notice ?? say.lanesNeedModel);
@@ -341,7 +352,7 @@ export class Comparison {
     this.own = text;
     Object.assign(this.compare, { text: "own", mode, from: 0, n: 0, t: null });
     this.host.moved();
-    if (this.mayRun) return this.start();
+    if (this.mayRun) return void this.start();
     this.lay();
     this.host.hint(say.textNeedsModel);
   }
@@ -362,7 +373,7 @@ export class Comparison {
     // Where four are there already, it takes the last one's place.
     this.compare.lanes = [...others.slice(0, MOST_LANES - 1), again];
     this.host.moved();
-    if (this.mayRun) return this.start();
+    if (this.mayRun) return void this.start();
     this.lay();
     this.host.hint(say.againNeedsModel);
   }
@@ -393,8 +404,9 @@ export class Comparison {
   private lanes(): LaneSettings[] {
     const { lanes } = this.compare;
     if (lanes.length > 0) return lanes.slice(0, MOST_LANES);
-    return (this.tape?.lanes ?? []).slice(0, MOST_LANES).flatMap(({ settings }) => {
-      return settings.policy === "recompute" ? [] : [settings];
+    return this.most.flatMap((i) => {
+      const settings = this.tape?.lanes[i]?.settings;
+      return settings === undefined || settings.policy === "recompute" ? [] : [settings];
     });
   }
 
@@ -442,7 +454,7 @@ export class Comparison {
     return this.isOpen || this.host.ready();
   }
 
-  private start(): void {
+  private async start(): Promise<void> {
     const [lanes, source] = [this.lanes(), this.source()];
     const text = source.mode === "forced" ? source.text : source.prompt;
     if (text.trim() === "") return this.host.hint(say.noText);
@@ -451,9 +463,10 @@ export class Comparison {
     this.notice = this.seen = null;
     if (this.isOpen) this.host.post({ kind: "compare_end" });
     this.live = null;
-    this.waiting = { lanes, source };
+    const waiting = (this.waiting = { lanes, source, record: null as typeof Recorder | null });
     this.host.take();
-    this.host.post({ kind: "compare", lanes, source });
+    waiting.record = await import("./record.ts").then(({ Recorder }) => Recorder).catch(() => null);
+    if (this.waiting === waiting) this.host.post({ kind: "compare", lanes, source });
   }
 
   private goOn(): void {
@@ -474,9 +487,9 @@ export class Comparison {
       const { waiting } = this;
       if (waiting === null) return;
       const run = this.beginning(response.info);
-      const { lanes, source } = waiting;
+      const { lanes, source, record } = waiting;
       this.state = reduceRun({ ...emptyRun(), roll: this.compare.roll }, { kind: "begin", run, lanes });
-      const recorder = new Recorder(run, lanes);
+      const recorder = record === null ? null : new record(run, lanes);
       this.live = { running: true, done: false, pulls: 0, recorder, source, title: run.title ?? "" };
       this.waiting = null;
       return this.goOn();
@@ -486,7 +499,7 @@ export class Comparison {
     live.pulls -= 1;
     for (const step of response.steps) {
       this.state = reduceRun(this.state, { kind: "step", step, attention: response.attention });
-      live.recorder.step(step);
+      live.recorder?.step(step);
       live.done ||= step.done;
     }
     this.update();
@@ -528,10 +541,10 @@ export class Comparison {
     const { live, tape } = this;
     const about = this.host.about();
     if (live === null) return tape === null ? null : { name: fileName(tape.title), text: JSON.stringify(tape) };
-    if (about === null) return null;
-    const { source, title } = live;
+    const { source, title, recorder } = live;
+    if (about === null || recorder === null) return null;
     const forced = source.mode === "forced";
-    const run = live.recorder.recorded({
+    const run = recorder.recorded({
       ...about,
       title,
       sampler: forced ? null : source.sampler,
@@ -543,7 +556,7 @@ export class Comparison {
 }
 
 /** Token with which the first one left a cache of the recording. */
-export function firstLeft({ marks }: RecordedRun): number | null {
+function firstLeft({ marks }: RecordedRun): number | null {
   return marks.find(({ kind }) => kind === "first_left")?.i ?? null;
 }
 

@@ -7,11 +7,11 @@ import { Comparison } from "./comparison.ts";
 import { download, keys } from "./dom.ts";
 import { experimentOf } from "./experiments.ts";
 import { FIGURES, type FigureId } from "./figures/figure.ts";
-import { mountFigures } from "./figures/index.ts";
+import type { Figures } from "./figures/index.ts";
 import { prepare } from "./markdown.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
-import { chatBegins, chatStep, emptyRun, reduceRun, type RunState, type RunStep } from "./run.ts";
+import { chatBegins, chatStep, emptyRun, type Mark, reduceRun, type RunState, type RunStep } from "./run.ts";
 import { defaults, format, MODEL, parse, type Theme, type ViewName } from "./settings.ts";
 import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
@@ -54,8 +54,10 @@ let source: Source =
 const module = new URL("pkg/wasm.js", document.baseURI).href;
 
 let state = initial(settings);
+/** Null until they are fetched. */
+let figures: Figures | null = null;
 /** The conversation as the figures see it. */
-let talk: RunState = emptyRun();
+let talk: RunState = reduceRun(emptyRun(), chatBegins(null, settings.cache));
 let shown: ViewName = settings.view ?? firstView();
 let worker: Worker | null = null;
 /** Ends the start that is under way. */
@@ -66,6 +68,8 @@ let keep: ShelfKind | null = null;
 let losses = 0;
 /** What follows when the model is back: the broken answer is gone on with, or the conversation is read only. */
 let unfinished = false;
+/** The model is about to be loaded, unless another tab has it. */
+let claiming = false;
 /** The message in the box waits for the model. */
 let waiting = false;
 /** What waits for the end of the answer. */
@@ -79,6 +83,10 @@ let release: (() => void) | null = null;
 let overflowed = "";
 /** When the title was last written. */
 let titled = 0;
+/** What the address asked for when it was last read or written. */
+let query = location.search;
+/** Marks of the comparison that were spoken. */
+let told: readonly Mark[] = [];
 /** Who waits for the answer that is being written. */
 let answered: ((answer: string | null) => void) | null = null;
 
@@ -163,28 +171,36 @@ const view = new View(
 const speech = new Speech(view.region);
 const awake = new Awake((reason) => dispatch({ kind: "hint", text: say.awakeFailed(reason) }));
 const lead = FIGURES.find((id) => id === settings.compare.fig) ?? "cost";
-const figures = mountFigures(
-  view.figures,
-  {
-    run: shownRun,
-    ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
-    cursor: (at) => change({ kind: "cursor", at }),
-    roll: (tokens) => change({ kind: "roll", tokens }),
-    lead: (id) => {
-      settings.compare.fig = id === "cost" ? null : id;
-      writeAddress();
+// They come right behind the page, which can be read without them.
+const drawn = import("./figures/index.ts").then(({ mountFigures }) => {
+  figures = mountFigures(
+    view.figures,
+    {
+      run: shownRun,
+      ask: (lane, layer, head) => change({ kind: "probs", lane, layer, head }),
+      cursor: (at) => change({ kind: "cursor", at }),
+      roll: (tokens) => change({ kind: "roll", tokens }),
+      lead: (id) => {
+        settings.compare.fig = id === "cost" ? null : id;
+        writeAddress();
+      },
+      link: linkTo,
+      wake: schedule,
+      say: (text) => speech.tell(text),
+      send: (text) => answerTo(text),
     },
-    link: linkTo,
-    wake: schedule,
-    say: (text) => speech.tell(text),
-    send: (text) => answerTo(text),
-  },
-  lead,
-);
+    lead,
+  );
+  schedule();
+});
+drawn.catch((caught: unknown) => dispatch({ kind: "hint", text: say.noFigures(fault("figures", caught, null).message) }));
 if (shown === "compare") void comparison.open();
 void comparison.readIndex();
 watchDrops();
 addEventListener("popstate", () => {
+  // A link within the page comes here as well.
+  if (location.search === query) return;
+  query = location.search;
   const back = parse(new URLSearchParams(location.search), seed);
   settings.compare = back.compare;
   settings.view = back.view;
@@ -213,7 +229,7 @@ dispatch({ kind: "planned", place });
 if (settings.load || nearest(source, state.cards).kind === "stored") {
   if (looping()) dispatch({ kind: "hint", text: say.loopGuard });
   else void load(false);
-}
+} else if (waiting) view.offerToLoad();
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) void save();
   else {
@@ -252,13 +268,18 @@ function dispatch(action: Action): void {
 /** The conversation's run goes the way of its state. */
 function follow(action: Action): void {
   switch (action.kind) {
+    case "settings":
+      // With a model its cache is emptied, and says so.
+      if (state.model !== null) break;
+      talk = reduceRun(talk, chatBegins(null, state.wanted));
+      break;
     case "loaded":
     case "emptied":
     case "resumed":
       talk = reduceRun(talk, chatBegins(state.model, state.wanted));
       break;
     case "step": {
-      const step = chatStep(action.step);
+      const step = chatStep(action.step, action.attention);
       if (step !== null) talk = reduceRun(talk, step);
       break;
     }
@@ -288,15 +309,27 @@ function paint(now: number): void {
   let waiting = view.draw(state, now, terms(source, state.cards, source === ours), elsewhere);
   if (shown === "compare") {
     waiting = comparison.tick(now) || waiting;
+    tell();
     waiting = view.drawCompare(comparison, experimentOf(comparison.name), state, now) || waiting;
   }
   // A figure of nothing would have another size than that of the run which is on its way.
   view.figures.classList.toggle("unseen", shown === "compare" && comparison.isEmpty);
-  waiting = figures.draw(shownRun(), now) || waiting;
+  waiting = (figures?.draw(shownRun(), now) ?? false) || waiting;
   if (waiting) schedule();
 }
 
 // The comparison.
+
+/** Speaks what happens in the lanes while they go on, once. */
+function tell(): void {
+  const { marks, lanes } = comparison.run;
+  if (marks === told) return;
+  const fresh = marks.filter((mark) => !told.includes(mark));
+  told = marks;
+  if (fresh.length === 0 || !comparison.moves) return;
+  const words = fresh.map(({ kind, lane }) => say.happens(kind, lane === null ? null : (lanes[lane]?.name ?? null)));
+  speech.tell([...new Set(words)].join(" "));
+}
 
 /** Who has a model comes for the conversation; who has none, or was sent an experiment, sees it first. */
 function firstView(): ViewName {
@@ -327,8 +360,8 @@ function experiment(name: string | null): void {
 function linkTo(id: FigureId): string {
   const { t, ...compare } = settings.compare;
   const at = shown === "compare" ? comparison.run.cursor : t;
-  const query = format({ ...settings, view: shown, compare: { ...compare, t: at, fig: id } }, seed);
-  return new URL(`${location.pathname}?${query}`, location.href).href;
+  const params = format({ ...settings, view: shown, compare: { ...compare, t: at, fig: id } }, seed);
+  return new URL(`${location.pathname}?${params}`, location.href).href;
 }
 
 /** What a recording of a live run says of its making. */
@@ -387,7 +420,9 @@ function decoded(text: string): string {
 
 async function load(steal: boolean): Promise<void> {
   if (state.place === null || (state.phase !== "idle" && state.phase !== "failed")) return;
+  claiming = true;
   elsewhere = !(await claim(steal));
+  claiming = false;
   if (elsewhere) return dispatch({ kind: "hint", text: say.otherTab });
   if (steal) await refreshChat();
   unfinished = false;
@@ -507,15 +542,17 @@ function receive(response: Response): void {
     case "resumed":
       dispatch({ kind: "resumed", places: response.places, cache: response.cache });
       break;
-    case "step":
-      if (response.step.kind === "token") losses = 0;
-      dispatch({ kind: "step", step: response.step, memory: response.memory, at: performance.now() });
+    case "step": {
+      const { step, attention, memory } = response;
+      if (step.kind === "token") losses = 0;
+      dispatch({ kind: "step", step, attention, memory, at: performance.now() });
       showInTitle();
       if (state.phase === "writing" || state.phase === "refilling") {
-        post({ kind: "pull" });
+        post({ kind: "pull", attention: talk.asked });
         listen();
       } else rest();
       break;
+    }
     case "compared":
     case "compare_steps":
       comparison.receive(response);
@@ -591,7 +628,7 @@ function post(request: Request): void {
 }
 
 function pulls(): void {
-  for (let i = 0; i < PULLS; i += 1) post({ kind: "pull" });
+  for (let i = 0; i < PULLS; i += 1) post({ kind: "pull", attention: talk.asked });
   listen();
 }
 
@@ -602,7 +639,7 @@ function send(text: string, from: number | null): void {
   else if (text.trim() === "") {
     waiting = false;
     dispatch({ kind: "hint", text: say.emptyMessage });
-  } else if (state.phase === "idle" || state.phase === "failed") {
+  } else if ((state.phase === "idle" || state.phase === "failed") && !claiming) {
     dispatch({ kind: "hint", text: say.loadFirst });
     view.offerToLoad();
   } else if (state.phase !== "ready") {
@@ -882,12 +919,13 @@ function storedTheme(): Theme {
 }
 
 function writeAddress(): void {
-  const query = format(settings, seed).toString();
+  const params = format(settings, seed).toString();
+  query = params === "" ? "" : `?${params}`;
   const { own, compare } = comparison;
   const given = compare.text === "own" && own !== "" && own.length <= LONGEST_OWN;
   const kept = location.hash.startsWith(OWN) ? "" : location.hash;
   const hash = given ? `${OWN}${encodeURIComponent(own)}` : kept;
-  history.replaceState(null, "", `${location.pathname}${query === "" ? "" : `?${query}`}${hash}`);
+  history.replaceState(null, "", `${location.pathname}${query}${hash}`);
 }
 
 /** Whoever comes back without a connection gets the page from the service worker. */

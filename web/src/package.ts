@@ -118,7 +118,7 @@ export class Sinkstream {
   }
 
   private async pull(): Promise<Step> {
-    this.post({ kind: "pull" });
+    this.post({ kind: "pull", attention: null });
     const response = await this.answer();
     if (response.kind === "step") return response.step;
     throw new Error(`the worker answered “${response.kind}” where a step was asked for`);

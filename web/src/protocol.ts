@@ -63,7 +63,7 @@ export type Request =
   /** Builds an empty cache for a conversation and reads it again; see `Engine.resume`. */
   | { kind: "resume"; messages: Message[]; options: SendOptions; write: boolean; cache: CacheSettings }
   /** Asks for the next step of the answer; nothing runs that was not asked for. `attention`: with the probs of that head. */
-  | { kind: "pull"; attention?: AttentionHead | null }
+  | { kind: "pull"; attention: AttentionHead | null }
   /** Ends the answer before its next step. */
   | { kind: "stop" }
   /** Begins a comparison, in the place of the conversation's cache. */
@@ -87,8 +87,8 @@ export type Response =
   | { kind: "emptied"; cache: CacheState }
   /** Stream indices `[from, to)` of each message, null for those left out. */
   | { kind: "resumed"; places: ([number, number] | null)[]; cache: CacheState }
-  /** The answer to one `pull`. `memory`: bytes of the module. */
-  | { kind: "step"; step: Step; memory: number }
+  /** The answer to one `pull`. `attention`: the head that was asked for with it; `memory`: bytes of the module. */
+  | { kind: "step"; step: Step; attention: AttentionHead | null; memory: number }
   | { kind: "compared"; info: CompareInfo }
   /** The answer to one `compare_pull`: a step of the lanes, one of a lane that recomputes, or both. The last has `done`. */
   | { kind: "compare_steps"; steps: CompareStep[]; attention: LaneHead | null; memory: number }

@@ -191,15 +191,15 @@ const MOST_MARKS = 100;
 const ROLL = 64;
 
 /** A free lane repeats itself where fewer than `distinct` of the groups of `group` tokens among its last `tokens` differ. */
-export const REPEATING = { tokens: 64, group: 4, distinct: 0.5 };
+const REPEATING = { tokens: 64, group: 4, distinct: 0.5 };
 /** It loses the thread at a run of `one` letters, or of two of `two` letters in `tokens` tokens. */
-export const NO_WORDS = { one: 18, two: 16, tokens: 128 };
+const NO_WORDS = { one: 18, two: 16, tokens: 128 };
 /**
  * A forced lane loses it where its mean loss of `tokens` is `nats` above the reference's for `running` tokens in a row. On
  * our story, against everything kept, that is a window of 128 at token 238 and one of 16 at 127, and no lane with sinks
  * that keeps 64 tokens or more; half a nat for 32 tokens would take those in too, since they have forgotten things.
  */
-export const BEHIND = { tokens: 64, nats: 0.7, running: 64 };
+const BEHIND = { tokens: 64, nats: 0.7, running: 64 };
 
 /** The id of a token that is not known. */
 const UNKNOWN_TOKEN = -1;
@@ -284,8 +284,8 @@ export function chatBegins(model: ModelInfo | null, cache: CacheSettings): RunSt
   };
 }
 
-/** A step of a conversation as the step of a run; null where no token was read. */
-export function chatStep(step: Step): RunStep | null {
+/** A step of a conversation as the step of a run; null where no token was read. `attention`: the head that its probs are of. */
+export function chatStep(step: Step, attention: AttentionHead | null): RunStep | null {
   if (step.kind === "end") return null;
   const { cache, evicted, sink_mass } = step;
   const read: LaneStep = {
@@ -302,7 +302,11 @@ export function chatStep(step: Step): RunStep | null {
     first_mass: step.kind === "token" ? step.first_mass : new Float32Array(),
     ...(step.probs === undefined ? {} : { probs: step.probs }),
   };
-  return { kind: "step", step: { ms: step.ms, lanes: [read], done: false } };
+  return {
+    kind: "step",
+    step: { ms: step.ms, lanes: [read], done: false },
+    attention: attention === null ? null : { lane: 0, layer: attention.layer, head: attention.head },
+  };
 }
 
 function chatCache({ held, capacity, sinks, tail, parts }: CacheState): Pick<

@@ -2,6 +2,7 @@
 // this alone.
 
 import type {
+  AttentionHead,
   Backend,
   CacheSettings,
   CacheState,
@@ -164,7 +165,7 @@ export type Action =
   | { kind: "comparing" }
   | { kind: "found"; findings: Findings }
   | { kind: "cards"; cards: readonly Card[] }
-  | { kind: "step"; step: Step; memory: number; at: number }
+  | { kind: "step"; step: Step; attention: AttentionHead | null; memory: number; at: number }
   | { kind: "refused"; fault: Fault }
   | { kind: "failed"; fault: Fault }
   | { kind: "silent" }

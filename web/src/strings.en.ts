@@ -2,6 +2,7 @@
 
 import type { RecordedEntry } from "../../crates/wasm/run";
 import type { Backend, LaneSettings, Policy, Storage } from "../../crates/wasm/types";
+import type { MarkKind } from "./run.ts";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenths = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
@@ -51,6 +52,8 @@ export const dropHere = "Drop a GGUF file to load it. It is read where it lies, 
 export const title = (tokens: number | null): string =>
   tokens === null ? "Sinkstream: a chat that never ends" : `▶ ${count(tokens)} · Sinkstream`;
 export const figures = "Figures";
+export const noFigures = (message: string): string =>
+  `The figures could not be fetched (${message}): reload the page for them.`;
 export const conversation = "Conversation";
 export const conversationEmpty =
   "Ask something. The model is small: it writes fluent English and gets facts wrong.";
@@ -464,6 +467,24 @@ export function health(
   const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${tokensOf(leftAgo, null)} ago`;
   return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? ["has ended"] : [])].join(" · ");
 }
+/** What is spoken when it happens. */
+export function happens(kind: MarkKind, lane: string | null): string {
+  const who = lane ?? "every lane";
+  switch (kind) {
+    case "first_left":
+      return "The first word has left.";
+    case "trained":
+      return "The trained length is passed.";
+    case "setting":
+      return "You changed a setting.";
+    case "refilled":
+      return "Refilled from the text.";
+    case "repeating":
+      return `${who} repeats itself.`;
+    case "losing":
+      return `${who} is losing the thread.`;
+  }
+}
 export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} tokens again`;
 
 export const ownSummary = "Another text, and runs as files";
@@ -482,7 +503,6 @@ export const textNeedsModel = "Only the model can read your text: load it, then 
 export const againNeedsModel = "Reading again takes the model: load it, then press the button.";
 export const modelBusy = "The model is busy with the conversation: wait for it, or stop it, then press again.";
 export const noRun = (file: string): string => `The recorded run ${file} is not here.`;
-export const leaveFirst = "A comparison is running: it was ended, and the conversation is read again.";
 
 // Experiments.
 
@@ -575,9 +595,9 @@ export const experiments = {
   },
   "wrong-axis": {
     title: "Scales the wrong way round",
-    what: "The same two bits, grouped along the other axis, ruin the text. This is a recording only: no cache of this page packs so.",
+    what: "The same two bits, grouped along the other axis, ruin the text; at four bits you would not notice. This is a recording only: no cache of this page packs so.",
     why: "A few key channels are always large, and a scale shared across channels rounds all the small ones to nothing.",
-    look: "the loss of the two packed lanes, which take the same memory.",
+    look: "the two int2 lanes: they take the same memory.",
     paper: "KIVI, Llama-2-7B, CoQA: 59.1 the right way, 1.3 the wrong way, 63.9 at 16 bits.",
   },
 };
@@ -679,9 +699,11 @@ interface Reading {
 
 export const cost = {
   option: "Extra cost",
-  title: "Extra cost since the first word left",
-  caption:
-    "All lanes read the same text. Zero means as good as keeping everything. Watch which line bends at the dashed mark.",
+  title: (evicts: boolean): string => (evicts ? "Extra cost since the first word left" : "Extra cost of each lane"),
+  /** `reference`: the lane at zero, where that is not the one that keeps everything. */
+  caption: (reference: string | null, evicts: boolean): string =>
+    `All lanes read the same text. Zero means as good as ${reference ?? "keeping everything"}. ` +
+    (evicts ? "Watch which line bends at the dashed mark." : "Watch which line leaves the others."),
   words(tokens: number, reference: string, lanes: readonly { name: string; nats: number }[]): string {
     const costs = lanes.map(({ name: lane, nats: value }, i) =>
       i === 0 ? `the ${lane} lane has cost ${inNats(value)} nats more than ${reference}` : `the ${lane} lane ${inNats(value)}`,
@@ -723,6 +745,7 @@ export const cache = {
       "Below: slots in use over the stream.",
     ].join(" "),
   inUse: "in use",
+  each: (slots: number): string => `a cell stands for ${count(slots)} slots`,
   kinds: {
     sink: "sink",
     packed: "packed",
@@ -786,6 +809,7 @@ export const attention = {
   looks: (layer: number, head: number, lane: string | null): string =>
     `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
   waiting: "It is asked for and comes with the next token.",
+  noHeads: (recorded: boolean): string => (recorded ? "not recorded" : "not measured yet"),
   notRecorded: "A recorded run has no attention of single heads: run it live.",
   slotAxis: (slots: number, each: number, sinks: number): string =>
     `${sinks > 0 ? "◂ sinks · " : ""}${count(slots)} slots${each > 1 ? `, ${each} a bar` : ""}`,
@@ -853,7 +877,7 @@ export const time = {
   caption: (recompute: boolean): string =>
     `It must not creep up with the length of the stream.${recompute ? " Recompute pays for its window again at every token." : ""}`,
   axis: "ms",
-  empty: "No token has been timed yet.",
+  empty: "No token was timed.",
   words: (lanes: readonly { name: string; now: number; start: number }[]): string =>
     lanes
       .map(

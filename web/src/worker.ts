@@ -214,12 +214,12 @@ function hold(name: string): Promise<void> {
   });
 }
 
-async function pull(attention?: AttentionHead | null): Promise<void> {
+async function pull(attention: AttentionHead | null): Promise<void> {
   if (!writing) return;
   const engine = running();
   const step = stopping ? engine.stop() : await engine.next(attention);
   writing = step.kind !== "end";
-  post({ kind: "step", step, memory: memory() });
+  post({ kind: "step", step, attention, memory: memory() });
 }
 
 async function comparePull(attention: LaneHead | null): Promise<void> {

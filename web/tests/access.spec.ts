@@ -297,7 +297,14 @@ for (const media of [
     await ask(page, "Hello");
     await expect(parts(page).note).toHaveText(/^100 tokens/);
     expect(await violations(page)).toEqual([]);
-    expect(await page.locator("figure .stage > svg *").count()).toBeGreaterThan(30);
+    await expect(page.locator("#cost svg")).toContainText("first word left");
+    // The curve is there, and has a colour that is not the card's.
+    const curve = page.locator("#cost svg path[stroke-width='2.5']");
+    const [stroke, card] = await curve.evaluate((path) => {
+      const figure = path.closest("figure");
+      return [getComputedStyle(path).stroke, figure === null ? "" : getComputedStyle(figure).backgroundColor];
+    });
+    expect(stroke).not.toBe(card);
   });
 }
 

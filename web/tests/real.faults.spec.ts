@@ -12,7 +12,7 @@ export interface Options {
 }
 
 const test = base.extend<Options>({ times: [2, { option: true }] });
-test.setTimeout(15 * 60_000);
+test.setTimeout(30 * 60_000);
 
 const SEED = Number(process.env["SINKSTREAM_SEED"] ?? Date.now() % 1_000_000);
 const patient = { timeout: 120_000 };
@@ -104,7 +104,10 @@ async function tried(
     expect(turns.slice(0, -2), `${kind}, ${i + 1}: what was said before`).toEqual(before);
     expect(turns.at(-2), `${kind}, ${i + 1}: the question`).toMatchObject({ role: "user", text: question });
     expect(last?.role).toBe("assistant");
-    expect(letters(last?.text ?? ""), `${kind}, ${i + 1}: the answer`).toMatch(/./);
+    // Only an answer that was stopped may have no word yet.
+    if (!/^0 tokens, stopped/.test((await parts(page).note.textContent()) ?? "")) {
+      expect(letters(last?.text ?? ""), `${kind}, ${i + 1}: the answer`).toMatch(/./);
+    }
     expect(letters((await parts(page).answer.textContent()) ?? "").startsWith(letters(seen)), seen).toBe(true);
     before = turns;
     row["times whole"] += 1;

@@ -67,3 +67,23 @@ test("kept, gone on with, read again after a kill, and warm in a few seconds", a
   console.log(`warm visit: ready after ${ready - began} ms, first token after ${Date.now() - began} ms`);
   expect(found).toEqual([]);
 });
+
+test("packed as the settings say, keys and values apart, in groups of their own", async ({ page }) => {
+  const { status, note } = parts(page);
+  await page.goto("/?backend=cpu&load=1&sinks=4&recent=124&kv=int4&kv_k=int8&group=16&tail=48&temperature=0&max=60");
+  await expect(status).toContainText("Ready.", patient);
+  // 30 layers of 3 heads of 64 values. 4 sinks and a tail of 48, K and V, in 2 bytes; 8 groups of 16 tokens, a byte a
+  // value of K and half of one of V, and 4 bytes of scale and zero for 16 of either.
+  const values = 30 * 3 * 64;
+  const bytes = values * (2 * 2 * (4 + 48) + 128 * (1 + 0.5) + (2 * 128 * 4) / 16);
+  await expect(page.locator("#bytes")).toHaveText(`${(bytes / 1e6).toFixed(1)} MB`);
+  await ask(page, "Tell me about the sea.");
+  await expect(note).toHaveText(/^60 tokens, cut/, patient);
+  await page.getByRole("button", { name: "Settings" }).click();
+  await page.getByLabel("What stays in the cache").selectOption("recompute");
+  await expect(status).toContainText("recompute keeps nothing that could be packed");
+  await page.getByLabel("What stays in the cache").selectOption("sinks");
+  await ask(page, "And about ships?");
+  await expect(page.locator(".turn.model")).toHaveCount(2);
+  await expect(note).toHaveText(/^60 tokens, cut/, patient);
+});

@@ -1,10 +1,10 @@
 // A run's state: what follows from its steps, live or recorded, and how little room it takes.
 
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "@playwright/test";
-import type { RecordedRun } from "../../crates/wasm/run";
+import type { RecordedIndex, RecordedRun } from "../../crates/wasm/run";
 import type { CompareStep, LaneStep, Step } from "../../crates/wasm/types";
-import { questionOf, textOf } from "../src/comparison.ts";
+import { FIRST, questionOf, textOf } from "../src/comparison.ts";
 import { Player, readRun, Tape } from "../src/replay.ts";
 import {
   chatBegins,
@@ -19,7 +19,7 @@ import {
   type RunStep,
 } from "../src/run.ts";
 import { mean } from "../src/series.ts";
-import { laneName } from "../src/strings.en.ts";
+import { experiments, laneName } from "../src/strings.en.ts";
 import { compared, lanes, MODEL, STORY } from "./runs.ts";
 
 interface Golden {
@@ -234,7 +234,7 @@ test.describe("the state of a run", () => {
     let state = reduceRun(emptyRun(), chatBegins(null, { policy: "sinks", sinks: 4, recent: 60, kv: "f16" }));
     state = reduceRun(state, { kind: "probs", lane: 0, layer: 3, head: 1 });
     for (const told of steps) {
-      const next = chatStep(told);
+      const next = chatStep(told, { layer: 3, head: 1 });
       if (next !== null) state = reduceRun(state, next);
     }
     const only = lane(state, 0);
@@ -246,7 +246,7 @@ test.describe("the state of a run", () => {
     expect(only.probs).toMatchObject({ layer: 3, head: 1 });
     // A piece of forty tokens that pushed ten out: the first of them went with its 31st.
     const piece: Step = { ...(steps[0] as Step & { kind: "prompt" }), cache: { ...cache, stream: 81 }, evicted: [4, 14] };
-    expect(lane(reduceRun(state, chatStep(piece) as RunStep), 0).first_left).toBe(71);
+    expect(lane(reduceRun(state, chatStep(piece, null) as RunStep), 0).first_left).toBe(71);
   });
 
   test("lanes have the names of the program's tables", () => {
@@ -416,6 +416,81 @@ test.describe("a recorded run", () => {
     expect([player.at, player.playing, player.atEnd, player.state.done]).toEqual([100, false, true, true]);
     player.play();
     expect(player.at).toBe(0);
+  });
+});
+
+test.describe("the runs that the page brings", () => {
+  const folder = new URL("../runs/", import.meta.url);
+  const text = (name: string): string => readFileSync(new URL(name, folder), "utf8");
+  const index = (): RecordedIndex => JSON.parse(text("index.json")) as RecordedIndex;
+
+  test("every experiment has one, and the index says what they say", () => {
+    const { runs } = index();
+    expect(runs.map(({ name }) => name).sort()).toEqual([FIRST, ...Object.keys(experiments)].sort());
+    expect(readdirSync(folder).sort()).toEqual([...runs.map(({ file }) => file), "index.json"].sort());
+    for (const { file, title, count, lanes: told } of runs) {
+      const run = readRun(text(file), file);
+      expect([run.title, run.count]).toEqual([title, count]);
+      expect(told).toEqual(run.lanes.map(({ name, summary }) => ({ name, summary })));
+    }
+  });
+
+  test("their losses are the independent program's, where it read the same", () => {
+    const known: [file: string, lane: string, run: string][] = [
+      ["hero.json", "window 256", "window_256"],
+      ["hero.json", "sinks 4+252", "sinks_4_252"],
+      ["hero.json", "dense", "dense"],
+      ["take-sinks-away.json", "window 128", "window_128"],
+      ["take-sinks-away.json", "sinks 4+124", "sinks_4_124"],
+      ["tiny.json", "sinks 4+12", "sinks_4_12"],
+    ];
+    for (const [file, name, golden] of known) {
+      const nll = GOLDEN.runs[golden]?.nll;
+      const found = readRun(text(file), file).lanes.find((one) => one.name === name);
+      if (nll === undefined) continue;
+      for (const [i, loss] of (found?.nll ?? [Number.NaN]).entries()) {
+        // Caches of f16 on one side, and single precision on the other.
+        expect(Math.abs((loss ?? Number.NaN) - (nll[i] ?? Number.NaN)), `${file}, ${name}, ${i}`).toBeLessThan(0.05);
+      }
+    }
+  });
+
+  test("played to its end, each is what its summary says, and the window falls behind by more than half a nat", () => {
+    for (const { file } of index().runs) {
+      const run = readRun(text(file), file);
+      const state = played(run);
+      expect(state.at).toBe(run.count);
+      for (const [i, { name, summary, settings }] of run.lanes.entries()) {
+        const told = summary[0]?.perplexity ?? 0;
+        const mine = perplexity(lane(state, i)) ?? 0;
+        // Means of several losses hide how many were in the last one.
+        expect(Math.abs(mine / told - 1), `${file}, ${name}`).toBeLessThan(run.every > 1 ? 0.01 : 1e-3);
+        if (settings.policy === "sinks" && settings.sinks + settings.recent >= 64 && run.mode === "forced") {
+          expect(lane(state, i).health.kind, `${file}, ${name}`).toBe("steady");
+        }
+      }
+    }
+    const state = played(readRun(text("take-sinks-away.json"), "take-sinks-away.json"));
+    const gap = lane(state, 0).rolling.bins.flatMap((bin) => {
+      const other = lane(state, 1).rolling.bins.find(({ first }) => first === bin.first);
+      return other !== undefined && bin.first > 128 && bin.first <= 428 ? [mean(bin) - mean(other)] : [];
+    });
+    expect(Math.max(...gap)).toBeGreaterThan(0.5);
+  });
+
+  test("the hero moment: one word, told by the lanes that still have their first", () => {
+    const run = readRun(text("hero.json"), "hero.json");
+    const sure = (name: string) => Math.exp(-(run.lanes.find((one) => one.name === name)?.nll[256] ?? Number.NaN));
+    expect(run.vocab[String(run.tokens?.[257])]).toBe(" hour");
+    expect(sure("window 256")).toBeLessThan(0.01);
+    expect(sure("sinks 4+252")).toBeGreaterThan(0.9);
+    expect(sure("dense")).toBeGreaterThan(0.9);
+  });
+
+  test("the story falls apart in the window lane alone", () => {
+    const state = played(readRun(text(`${FIRST}.json`), FIRST));
+    const kinds = Object.fromEntries(state.lanes.map(({ name, health }) => [name, health.kind]));
+    expect(kinds).toMatchObject({ "window 128": "losing", "sinks 4+124": "steady" });
   });
 });
 

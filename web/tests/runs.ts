@@ -105,6 +105,7 @@ export async function allRuns(): Promise<Map<string, RecordedRun>> {
   const runs: [string, RecordedRun][] = [
     ["lighthouse", (await compared("lighthouse", lanes("window:64", "sinks:4+60"), free, { words })).run],
     ["take-sinks-away", await forced("take-sinks-away", lanes("window:128", "sinks:4+124", "dense", "recompute:128"))],
+    ["hero", await forced("hero", lanes("window:256", "sinks:4+252", "dense"))],
     ["how-many", await forced("how-many", lanes("sinks:1+127", "sinks:4+124", "sinks:8+120", "dense"))],
     ["newlines", await forced("newlines", lanes("sinks:4+124", "sinks:4+124:text=\\n\\n\\n\\n", "dense"))],
     ["softmax1", await forced("softmax1", lanes("window:128", "window:128:softmax1", "sinks:4+124", "dense"))],

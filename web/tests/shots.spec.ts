@@ -33,6 +33,13 @@ for (const colorScheme of ["light", "dark"] as const) {
       await page.goto("/?sinks=4&recent=252&view=compare");
       await expect(parts(page).load).toBeEnabled();
       await shot("2-compare");
+      for (const x of ["take-sinks-away", "hero", "two-bits", "past-8192"]) {
+        await page.goto(`/?x=${x}&play=0`);
+        await page.getByRole("slider", { name: "Position in the run" }).focus();
+        await page.keyboard.press("End");
+        await page.waitForTimeout(1000);
+        await shot(`2-compare-${x}`);
+      }
       await page.context().route("**/models/*.gguf", () => {});
       await page.goto("/?sinks=4&recent=252&load=1");
       await expect(parts(page).bar).toBeVisible();

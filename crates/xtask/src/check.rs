@@ -29,7 +29,7 @@ const STEPS: [Step; 16] = [
     Step { name: "npm", run: npm },
     Step { name: "page-types", run: |repo| repo::run(&mut repo.npm(&["run", "check"])) },
     Step { name: "page-build", run: |repo| page::build(repo) },
-    Step { name: "page-budget", run: |repo| budget::hold(&[page::size(repo, &Pack::read(repo)?)?]) },
+    Step { name: "page-budget", run: |repo| budget::hold(&page::sizes(repo, &Pack::read(repo)?)?) },
     Step { name: "page-specs", run: page_specs },
     Step { name: "clippy", run: |repo| clippy(repo, &HEAVY) },
     Step {

@@ -27,7 +27,8 @@ pub(crate) fn dist(repo: &Repo, out: &Path, model: Option<&Path>) -> Result<()> 
     tools::ensure_node_modules(repo)?;
     page::build(repo)?;
     let module = wasm::build(repo, &pack)?;
-    budget::hold(&[page::size(repo, &pack)?, wasm::size(&module, &pack)?])?;
+    let [start, all, runs] = page::sizes(repo, &pack)?;
+    budget::hold(&[start, all, runs, wasm::size(&module, &pack)?])?;
     assemble(&repo.path(page::FOLDER), &repo.path(&pack.out_dir), model.as_deref(), &out)?;
     println!("{}: put its content on any static host", repo.show(&out));
     Ok(())

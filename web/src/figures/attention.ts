@@ -6,7 +6,7 @@ import * as say from "../strings.en.ts";
 import { laneIndex, laneOptions } from "./choose.ts";
 import type { Cell, Choices, Figure, Grid, Option, Table } from "./figure.ts";
 import { knownTokens, laneStyle, shortNames } from "./lanes.ts";
-import { cursor, curve, type Frame, GUTTER, LINE, logTicks, marks, points, streamFrame, xAxis, y } from "./plot.ts";
+import { cursor, curve, endLabels, type Frame, GUTTER, LINE, laneLabels, logTicks, marks, points, streamFrame, textWidth, xAxis, y } from "./plot.ts";
 import { type Box, type Heat, line, type Point, type Rect, type Shape } from "./shapes.ts";
 
 /** Height of the lower part, pixels. */
@@ -112,6 +112,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
           : [{ kind: "text" as const, at: [left, LINE - 4] as Point, text: names[lane] ?? "", anchor: "start" as const, ink: "ink" as const }]),
         ...heat(run.lanes[lane], maps, left),
         { kind: "rect", x: left, y: top, width: right - left, height: bottom - top, fill: null, stroke: "muted" },
+        ...(run.at > 0 && run.lanes[lane]?.heads === null ? [unknown(run, [(left + right) / 2, (top + bottom) / 2], right - left)] : []),
         ...chosen(maps, choices, lane, left),
         ...Array.from(
           { length: heads },
@@ -129,6 +130,11 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
     ...scale(box.width - SCALE + 12, top, bottom),
     ...(choices.head === null ? overTime(run, box, choices, lanes) : slotsOf(run, box, choices)),
   ];
+}
+
+function unknown({ origin }: RunState, at: Point, room: number): Shape {
+  const text = say.attention.noHeads(origin === "recorded");
+  return { kind: "text", at, text: textWidth(text) < room ? text : say.UNKNOWN, anchor: "middle", ink: "muted" };
 }
 
 /** Layers whose numbers have room: the first, the last, and round ones between. */
@@ -195,6 +201,7 @@ function lower(run: RunState, box: Box, choices: Choices): Frame {
 
 function overTime(run: RunState, box: Box, choices: Choices, lanes: readonly number[]): Shape[] {
   const plot = lower(run, box, choices);
+  const curves = run.lanes.map(({ attention: series }, lane) => (lanes.includes(lane) ? points(plot, series) : []));
   return [
     { kind: "text", at: [2, plot.top - 8], text: say.attention.overTime, anchor: "start", ink: "muted" },
     ...[0, 1].flatMap((value): Shape[] => [
@@ -203,10 +210,8 @@ function overTime(run: RunState, box: Box, choices: Choices, lanes: readonly num
     ]),
     ...xAxis(plot),
     ...marks(plot, run, false),
-    ...lanes.flatMap((lane) => {
-      const { attention: series } = run.lanes[lane] ?? { attention: { width: 1, bins: [] } };
-      return curve(points(plot, series), laneStyle(run, lane));
-    }),
+    ...curves.flatMap((through, lane) => curve(through, laneStyle(run, lane))),
+    ...endLabels(plot, laneLabels(run, box, curves.map((through) => through.at(-1)))),
     ...cursor(plot, run),
   ];
 }

@@ -82,6 +82,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   return [
     ...legend(run, box, choices),
     ...cells,
+    ...(grid.each === 1 ? [] : [{ kind: "text" as const, at: [2, plot.top - 8] as Point, text: say.cache.each(grid.each), anchor: "start" as const, ink: "muted" as const }]),
     ...xAxis(over),
     ...[0, lane.capacity].map(
       (value): Shape => ({ kind: "text", at: [over.left - 6, y(over, value) + 4], text: say.count(value), anchor: "end", ink: "muted" }),

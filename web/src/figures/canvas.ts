@@ -149,6 +149,3 @@ function channels(colour: string): number[] {
   const scale = colour.startsWith("color(") ? 255 : 1;
   return (colour.match(/[\d.]+/g) ?? []).slice(0, 3).map((channel) => Number(channel) * scale);
 }
-
-/** Colours for drawings within the page, which follow the theme by themselves. */
-export const LIVE: Colours = (colour) => (typeof colour === "string" ? `var(--${colour})` : `var(--heat-${Math.round(colour.heat * (HEATS - 1))})`);

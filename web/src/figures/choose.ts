@@ -3,7 +3,7 @@
 import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Choices, Option } from "./figure.ts";
-import { shortNames } from "./lanes.ts";
+import { compactNames } from "./lanes.ts";
 
 /** Its index, -1 where there is none. What this page is about comes first: a lane with sinks. */
 export function laneIndex({ lanes }: RunState, { lane }: Choices): number {
@@ -23,7 +23,7 @@ export function ofLane(run: RunState, choices: Choices): string {
 export function laneOptions(run: RunState, choices: Choices): Option[][] {
   if (run.lanes.length < 2) return [];
   const chosen = laneIndex(run, choices);
-  const short = shortNames(run);
+  const short = compactNames(run);
   return [
     run.lanes.map(({ name }, lane) => ({
       text: short[lane] ?? name,

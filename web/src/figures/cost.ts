@@ -4,7 +4,7 @@ import { EXACT, type RunState } from "../run.ts";
 import { mean, type Series } from "../series.ts";
 import * as say from "../strings.en.ts";
 import type { Choices, Figure, Option, Stream, Table, Value } from "./figure.ts";
-import { laneStyle, shortNames } from "./lanes.ts";
+import { isPacked, laneStyle, shortNames } from "./lanes.ts";
 import { cursor, curve, endLabels, type Frame, LINE, laneLabels, marks, points, streamFrame, ticks, valueAt, within, x, xAxis, y, yAxis } from "./plot.ts";
 import type { Box, Point, Shape } from "./shapes.ts";
 
@@ -19,8 +19,8 @@ export const cost: Figure = {
   id: "cost",
   hertz: 4,
   surface: "svg",
-  title: (run, choices) => (isCost(run, choices) ? say.cost.title : run.mode === "forced" ? say.loss.title(run.roll) : say.loss.freeTitle),
-  caption: (run, choices) => (isCost(run, choices) ? say.cost.caption : run.mode === "forced" ? say.loss.caption : say.loss.freeCaption),
+  title: (run, choices) => (isCost(run, choices) ? say.cost.title(evicts(run)) : run.mode === "forced" ? say.loss.title(run.roll) : say.loss.freeTitle),
+  caption: (run, choices) => (isCost(run, choices) ? costCaption(run) : run.mode === "forced" ? say.loss.caption : say.loss.freeCaption),
   shapes,
   words,
   rows,
@@ -30,6 +30,15 @@ export const cost: Figure = {
 
 /** Lanes that wrote different texts cannot be compared token by token. */
 const isCost = (run: RunState, { view }: Choices): boolean => view === "cost" && canCost(run);
+
+/** Whether a word will ever leave a lane. */
+const evicts = ({ lanes }: RunState): boolean => lanes.some(({ settings }) => settings.policy !== "dense");
+
+function costCaption(run: RunState): string {
+  const lane = run.reference === null ? undefined : run.lanes[run.reference];
+  const keepsAll = lane === undefined || (lane.settings.policy === "dense" && !isPacked(lane));
+  return say.cost.caption(keepsAll ? null : lane.name, evicts(run));
+}
 
 const canCost = (run: RunState): boolean => run.mode === "forced" && run.reference !== null && run.lanes.length > 1;
 

@@ -3,10 +3,10 @@
 import { button, el, setText } from "../dom.ts";
 import type { RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
-import { LIVE, type Palette, paint } from "./canvas.ts";
+import { type Palette, paint } from "./canvas.ts";
 import type { Choices, Figure, Grid, Option, Stream } from "./figure.ts";
 import type { FigureWishes } from "./index.ts";
-import { type Box, markup, type Point } from "./shapes.ts";
+import { type Box, LIVE, markup, type Point } from "./shapes.ts";
 
 /** What a frame needs from the registry. */
 export interface Host {
@@ -138,7 +138,7 @@ export class FigureFrame {
   }
 
   showLead(isLead: boolean): void {
-    this.element.classList.toggle("lead", isLead);
+    this.element.classList.toggle("leading", isLead);
     this.leadButton.setAttribute("aria-pressed", String(isLead));
   }
 
@@ -152,7 +152,10 @@ export class FigureFrame {
     this.run = run;
     // What has no picture yet has its words, so that nothing moves when it is scrolled to.
     const begins = before === null || before.lanes.length !== run.lanes.length || before.mode !== run.mode || before.title !== run.title;
-    if (begins || this.stale) this.label(run);
+    if (begins || this.stale) {
+      this.label(run);
+      this.extra?.draw(run, this.host.choices);
+    }
     return this.seen && this.box.width > 0 && (this.stale || run !== this.drawnRun);
   }
 

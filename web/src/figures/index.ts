@@ -107,6 +107,8 @@ class Mounted implements Figures, Host {
   }
 
   draw(run: RunState, now: number): boolean {
+    // Nobody is asked for that head any more, since another run has begun.
+    if (this.choices.head !== null && run.asked === null) this.choose({ head: null });
     const wanting = this.frames.filter((frame) => frame.wants(run));
     const due = wanting.filter((frame) => frame.due(run, now)).sort((a, b) => a.lastDrawn - b.lastDrawn);
     for (const frame of due.slice(0, AT_ONCE)) frame.draw(run, now);

@@ -35,6 +35,14 @@ export function shortNames({ lanes }: RunState): string[] {
   });
 }
 
+/** What tells lanes apart in the least room: "window", "4+252", "4+252 int4". */
+export function compactNames(run: RunState): string[] {
+  return shortNames(run).map((name, lane) => {
+    const policy = run.lanes[lane]?.settings.policy ?? "";
+    return name === policy ? name : name.replace(`${policy} `, "");
+  });
+}
+
 /** Bits of a stored value. */
 const BITS = { f32: 32, f16: 16, bf16: 16, int8: 8, int4: 4, int2: 2 } as const;
 const DEFAULT_GROUP = 32;

@@ -17,6 +17,8 @@ const SPAN = 512;
 /** Room around a drawing in a file, pixels. */
 const EDGE = 16;
 const TITLE = 16;
+/** How much wider bold letters are. */
+const BOLD = 1.1;
 /** Pixels of a PNG for each of the drawing's. */
 const PNG_SCALE = 2;
 
@@ -108,7 +110,8 @@ export function svgOf({ figure, run, box, choices, colours }: Seen): string {
   const inside = figure.shapes(run, box, choices);
   const title = figure.title(run, choices);
   const below = [figure.caption(run, choices), settingsOf(figure, run, choices)].flatMap((text) => wrapped(text, box.width));
-  const top = EDGE + TITLE + 10;
+  const headings = wrapped(title, (box.width * TEXT) / (TITLE * BOLD));
+  const top = EDGE + headings.length * (TITLE + 4) + 6;
   const height = top + box.height + 6 + below.length * LINE + EDGE;
   const text = (line: string, y: number, rest: string): string => `<text x="${EDGE}" y="${y}" ${rest}>${escaped(line)}</text>`;
   return (
@@ -116,7 +119,9 @@ export function svgOf({ figure, run, box, choices, colours }: Seen): string {
     `font-family="system-ui, sans-serif" font-size="${TEXT}" role="img" aria-labelledby="title desc">` +
     `<title id="title">${escaped(title)}</title><desc id="desc">${escaped(figure.words(run, choices))}</desc>` +
     `<rect width="${width}" height="${height}" fill="${colours("card")}"/>` +
-    text(title, EDGE + TITLE - 2, `font-size="${TITLE}" font-weight="600" fill="${colours("ink")}"`) +
+    headings
+      .map((line, i) => text(line, EDGE + (i + 1) * (TITLE + 4) - 6, `font-size="${TITLE}" font-weight="600" fill="${colours("ink")}"`))
+      .join("") +
     `<g transform="translate(${EDGE} ${top})">${markup(inside, colours, "fill")}</g>` +
     below.map((line, i) => text(line, top + box.height + 6 + (i + 1) * LINE, `fill="${colours("muted")}"`)).join("") +
     "</svg>"

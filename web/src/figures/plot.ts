@@ -4,7 +4,7 @@ import type { Mark, RunState } from "../run.ts";
 import { type Bin, mean, type Series } from "../series.ts";
 import * as say from "../strings.en.ts";
 import type { Choices } from "./figure.ts";
-import { type LaneStyle, laneStyle, shortNames } from "./lanes.ts";
+import { compactNames, type LaneStyle, laneStyle } from "./lanes.ts";
 import { type Box, type Ink, line, type Point, type Shape } from "./shapes.ts";
 
 /** A rectangle to plot in, and the values at its edges. */
@@ -52,11 +52,7 @@ export function endNames(run: RunState, box: Box): string[] {
   const room = Math.floor((box.width * NAMES - 12) / LETTER);
   const wide = run.lanes.map(({ name }) => name);
   if (box.width >= WIDE && wide.every((name) => name.length <= room)) return wide;
-  return shortNames(run).map((name, lane) => {
-    const { policy } = run.lanes[lane]?.settings ?? { policy: "" };
-    const short = name === policy ? name : name.replace(`${policy} `, "");
-    return short.length <= room ? short : `${short.slice(0, room - 1)}…`;
-  });
+  return compactNames(run).map((name) => (name.length <= room ? name : `${name.slice(0, room - 1)}…`));
 }
 
 /** The part of the stream that curves show, and where: the same in all figures of one width. */
@@ -171,11 +167,13 @@ export function curve(through: Point[], { ink, dash }: Pick<LaneStyle, "ink" | "
   return [{ kind: "path", points: through, ink, width: 2.5, ...(dash === null ? {} : { dash }) }];
 }
 
-/** Points of a series that only changes in steps. */
+/** Corners of a series that only changes in steps. */
 export function steps(through: readonly Point[]): Point[] {
   return through.flatMap((point, i): Point[] => {
-    const before = through[i - 1];
-    return before === undefined || before[1] === point[1] ? [point] : [[point[0], before[1]], point];
+    const [before, after] = [through[i - 1], through[i + 1]];
+    if (before === undefined) return [point];
+    if (before[1] !== point[1]) return [[point[0], before[1]], point];
+    return after?.[1] === point[1] ? [] : [point];
   });
 }
 
@@ -207,24 +205,27 @@ interface Flag {
   i: number;
   text: string;
   ink: Ink;
+  /** It stands in every figure over the stream, and not only where marks are named. */
+  everywhere: boolean;
 }
 
 /** What is marked, in the order of the stream; marks of lanes that have theirs at the same place are one. */
 export function flags(run: RunState): Flag[] {
   const found = new Map<string, Flag>();
-  const put = (i: number, text: string, ink: Ink): void => void found.set(`${i} ${text}`, { i, text, ink });
-  for (const { first_left } of run.lanes) if (first_left !== null) put(first_left, say.marks.first_left, "window");
+  const put = (i: number, text: string, ink: Ink, everywhere: boolean): void =>
+    void found.set(`${i} ${text}`, { i, text, ink, everywhere });
+  for (const { first_left } of run.lanes) if (first_left !== null) put(first_left, say.marks.first_left, "window", true);
   for (const mark of run.marks) {
     if (mark.kind === "first_left" || mark.kind === "trained") continue;
-    put(mark.i, markText(run, mark), mark.kind === "repeating" || mark.kind === "losing" ? "window" : "gone");
+    put(mark.i, markText(run, mark), mark.kind === "repeating" || mark.kind === "losing" ? "window" : "gone", false);
   }
   const trained = run.model?.trained_length ?? null;
-  if (trained !== null) put(trained, say.trainedLength(trained), "ink");
+  if (trained !== null) put(trained, say.trainedLength(trained), "ink", true);
   return [...found.values()].sort((a, b) => a.i - b.i);
 }
 
 function markText(run: RunState, { lane, kind }: Mark): string {
-  const name = lane === null || run.lanes.length < 2 ? "" : `${shortNames(run)[lane] ?? ""} `;
+  const name = lane === null || run.lanes.length < 2 ? "" : `${compactNames(run)[lane] ?? ""} `;
   return `${name}${say.marks[kind]}`;
 }
 
@@ -233,10 +234,10 @@ export function marks(frame: Frame, run: RunState, named: boolean): Shape[] {
   const lines: Shape[] = [];
   const names: Shape[] = [];
   const taken: [from: number, to: number, row: number][] = [];
-  for (const { i, text, ink } of flags(run)) {
-    if (i < frame.first || i > frame.last) continue;
+  for (const { i, text, ink, everywhere } of flags(run)) {
+    if (i < frame.first || i > frame.last || !(named || everywhere)) continue;
     const here = x(frame, i);
-    lines.push(line([here, frame.top], [here, frame.bottom], ink, "4 3"));
+    lines.push(line([here, frame.top], [here, frame.bottom], ink, everywhere ? "4 3" : "1 3"));
     if (!named) continue;
     const width = textWidth(text) + 8;
     const after = here + width <= frame.right + 6;

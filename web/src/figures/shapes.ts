@@ -65,6 +65,9 @@ export type Colours = (colour: Ink | Heat) => string;
 /** Width of the stroke around text with a halo. */
 export const HALO = 4;
 
+/** Colours for drawings within the page, which follow the theme by themselves. */
+export const LIVE: Colours = (colour) => (typeof colour === "string" ? `var(--${colour})` : `var(--heat-${Math.round(colour.heat * (HEATS - 1))})`);
+
 /** Height of text, pixels, which no figure goes below. */
 export const TEXT = 12;
 

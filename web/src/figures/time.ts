@@ -73,6 +73,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   return [
     ...yAxis(plot, say.time.axis, ticks(0, plot.most, wanted, false), say.axisNumber),
     ...xAxis(plot),
+    ...(found.some((line) => line.length > 0) || run.at === 0 ? [] : [untimed(plot)]),
     ...marks(plot, run, false),
     ...found.flatMap((line, lane): Shape[] => {
       if (line.length < 2) return [];
@@ -92,6 +93,14 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
     ...cursor(plot, run),
   ];
 }
+
+const untimed = ({ left, right, top, bottom }: Frame): Shape => ({
+  kind: "text",
+  at: [(left + right) / 2, (top + bottom) / 2],
+  text: say.time.empty,
+  anchor: "middle",
+  ink: "muted",
+});
 
 const times = ({ bins }: Series): number[] => bins.map((bin) => mean(bin));
 

@@ -56,15 +56,15 @@ export class Told implements Extra {
   draw(run: RunState, choices: Choices): void {
     const lane = laneOf(run, choices);
     const found = lane === null ? [] : pieces(lane);
-    this.text.hidden = found.length === 0;
     let changed = false;
     for (const kind of KINDS) {
       const piece = found.find((one) => one.kind === kind);
       const { element, text } = this.parts[kind];
-      element.hidden = piece === undefined;
+      // Where no text is known, one heading says so.
+      element.hidden = piece === undefined || (run.every > 1 && kind !== "kept");
       if (lane === null || piece === undefined) continue;
       const { text: known, begins } = textOf(lane, piece);
-      const now = begins > piece.from ? say.knows.earlier + known : known;
+      const now = run.every > 1 ? say.numbersOnly : begins > piece.from ? say.knows.earlier + known : known;
       if (text.data === now) continue;
       text.data = now;
       changed = true;
