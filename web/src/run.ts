@@ -541,7 +541,8 @@ function judged({ mode, reference }: RunState, lane: LaneState, weight: number):
     if (babbles(lane.tokens)) return { ...lane, health: { kind: "losing", since } };
     return lane;
   }
-  if (reference === null) return lane;
+  // A lane that recomputes skips most positions: two losses make no mean.
+  if (reference === null || lane.settings.policy === "recompute") return lane;
   const steps = Math.ceil(BEHIND.tokens / weight);
   const last = lane.recent.slice(-steps);
   const extra = last.reduce((sum, [, more]) => sum + more, 0) / last.length;

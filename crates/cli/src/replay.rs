@@ -17,10 +17,10 @@ pub struct ReplayArgs {
 
 pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let run = Run::read(&args.file)?;
-    print(&run);
     if let Some(path) = &args.csv {
         std::fs::write(path, run.csv()).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
     }
+    print(&run);
     let lanes = run.lanes.iter().enumerate().map(|(number, lane)| {
         let health = health(&run, number);
         json!({

@@ -19,7 +19,8 @@ const RUNNING: usize = 64;
 pub fn health(run: &Run, number: usize) -> Option<(&'static str, usize)> {
     let lane = run.lanes.get(number)?;
     match run.mode {
-        Mode::Forced if run.every == 1 => {
+        // A lane that recomputes skips most positions: its losses are too few for a mean.
+        Mode::Forced if run.every == 1 && lane.settings.policy != "recompute" => {
             let reference = reference(run).filter(|reference| *reference != number)?;
             lost(lane, &run.lanes[reference]).map(|at| ("losing the thread", at))
         }
