@@ -337,15 +337,19 @@ fn what_is_recorded_is_replayed() {
         let report = last(&[&perplexity[..], flags].concat());
         let single = std::fs::read_to_string(&alone).expect("written");
         let (header, rows) = single.split_once('\n').expect("rows");
-        let quoted = names[lane].replace('"', "\"\"");
-        let column = if quoted == names[lane] { format!("nll {quoted}") } else { format!("\"nll {quoted}\"") };
-        assert_eq!(header, format!("i,token_id,token,{column}"));
+        let column = format!("nll_{}", names[lane].replace(' ', "_"));
+        let quoted = format!("\"{}\"", column.replace('"', "\"\""));
+        let column = if column.contains('"') { quoted } else { column };
+        assert_eq!(header, format!("i,token_id,token,{column},evicted_from,evicted_to"));
         assert!(csv.lines().next().is_some_and(|header| header.contains(&column)), "{csv}");
+        let left = left[lane].unwrap_or(999) as usize;
         let nll = run["lanes"][lane]["nll"].as_array().expect("losses");
         assert_eq!(nll.len(), 206);
         let mut measured = 0;
         for (i, row) in rows.lines().enumerate() {
-            let own: f64 = row.rsplit(',').next().expect("a loss").parse().expect("a number");
+            let fields: Vec<&str> = row.rsplitn(4, ',').collect();
+            assert_eq!(!fields[0].is_empty() && !fields[1].is_empty(), i >= left, "{row}");
+            let own: f64 = fields[2].parse().expect("a number");
             let Some(beside) = nll[i].as_f64() else { continue };
             assert!((own - beside).abs() < 2e-3, "{} at {i}: {own} alone, {beside} beside others", names[lane]);
             assert!(csv.lines().any(|line| line.starts_with(&format!("{i},{},", ids[i + 1]))));
@@ -388,7 +392,7 @@ fn what_is_recorded_is_replayed() {
     last(&numbers);
     last(&["replay", &out, "--csv", &table]);
     let csv = std::fs::read_to_string(&table).expect("written");
-    assert!(csv.starts_with("i,nll window 40\n0,") && csv.contains("\n8,"));
+    assert!(csv.starts_with("i,token_id,token,nll_window_40,evicted_from,evicted_to\n0,,,") && csv.contains("\n8,,,"));
     let run = std::fs::read_to_string(&out).expect("written");
     assert!(run.contains("\"vocab\":{}") && run.contains("\"tokens\":null"), "no word of the text");
 }

@@ -4,13 +4,13 @@
 // Readers ignore keys that they don't know, refuse a higher `version`, and check what is said here of lengths and order.
 // There is no NaN: what was not measured is null.
 //
-// The CSV of a run's losses, which the page, `sinkstream replay --csv` and `sinkstream perplexity --csv` write alike: the
-// header `i,token_id,token,` and `nll NAME` of each lane; then a row for each loss `i`, with the id and text of the token that
-// it is of, which is token `i + 1`. Numbers are rounded to 4 decimals and have no zeros at their end; what was not measured is
-// empty. Text is always in quotes, quotes in it doubled; bytes that are no text are U+FFFD. A heading with a comma or a quote
-// is in quotes too. Lines end with a line feed. Free lanes read different tokens: the header is `i,` and then `token_id NAME`,
-// `token NAME` and `nll NAME` of each lane; a lane that has ended has empty fields. Where the run carries numbers only, the
-// columns of tokens are not there, and `i` is the first loss of each mean.
+// The CSV of a run's losses, which the page, `sinkstream replay --csv` and `sinkstream perplexity --csv` write alike. Row `i`
+// is about loss `i`: the id and text of the token that it is of, which is token `i + 1`; what each lane lost on it; and what had
+// left each lane with token `i`, `[from, to)`. The header is `i,token_id,token`, then `nll_NAME` of each lane, then
+// `evicted_from,evicted_to`, with `_NAME` behind them where several lanes let go of something; names have `_` for spaces. Free
+// lanes, if there are several, have `token_id_NAME,token_NAME` each. Losses have at most 4 decimals in recorded runs; what was
+// not measured is empty; bytes that are no text are U+FFFD. Fields are in quotes where RFC 4180 asks for it, and where they
+// begin or end with a space. Lines end with a line feed.
 
 import type { Backend, CacheParts, LaneSettings, SamplerSettings } from "./types";
 

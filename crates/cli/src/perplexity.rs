@@ -8,7 +8,7 @@ use crate::text::{TextArgs, check_ids, check_sinks, parse_sink_tokens, unescape}
 use clap::Args;
 use model::config::Config;
 use model::gguf::Header;
-use model::policy::Policy;
+use model::policy::{Policy, View};
 use model::session::{Session, Want};
 use model::tokenizer::Tokenizer;
 use model::words::LaneWords;
@@ -112,7 +112,12 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     if let Some(path) = &args.csv {
         let name = LaneWords::of(&settings, sink_text.as_deref()).name();
         let nll: Vec<Option<f64>> = nll.iter().copied().map(Some).collect();
-        let column = Column { name: &name, nll: &nll, tokens: Some(&tokens) };
+        let mut stream = settings.stream();
+        let own = sinks.len() as u64;
+        stream.feed(sinks.len() as u32);
+        let left = |view: View| view.evicted.map(|range| [range.start, range.end].map(|at| at as i64 - own as i64));
+        let evicted = stream.feed(nll.len() as u32).views.into_iter().map(left).collect();
+        let column = Column { name: &name, nll: &nll, tokens: Some(&tokens), evicted };
         let table = csv(&[column], true, 1, |id| String::from_utf8_lossy(tokenizer.token_bytes(id)));
         std::fs::write(path, table).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
     }

@@ -45,23 +45,24 @@ fn a_run_is_read_and_written_again() {
 #[test]
 fn the_table_of_losses() {
     let run = Run::parse(FORCED).expect("a run");
-    let expected = "i,token_id,token,nll window 3,\"nll sinks 1+2 text \"\"\\n\"\"\"\n\
-                    0,2,\" \"\"b\"\"\",1.5,1.5\n\
-                    1,3,\"\u{fffd}\",,2\n\
-                    2,1,\"a\",0.25,0.25\n\
-                    3,2,\" \"\"b\"\"\",3,0\n";
+    let expected = "i,token_id,token,nll_window_3,\"nll_sinks_1+2_text_\"\"\\n\"\"\",evicted_from_window_3,\
+                    evicted_to_window_3,\"evicted_from_sinks_1+2_text_\"\"\\n\"\"\",\"evicted_to_sinks_1+2_text_\"\"\\n\"\"\"\n\
+                    0,2,\" \"\"b\"\"\",1.5,1.5,,,,\n\
+                    1,3,\u{fffd},,2,,,,\n\
+                    2,1,a,0.25,0.25,,,0,1\n\
+                    3,2,\" \"\"b\"\"\",3,0,0,1,1,2\n";
     assert_eq!(run.csv(), expected);
     let numbers = Run { tokens: None, every: 2, count: 9, ..run.clone() };
-    assert!(numbers.csv().starts_with("i,nll window 3,"));
-    assert!(numbers.csv().ends_with("\n6,3,0\n"));
+    assert!(numbers.csv().ends_with("\n6,,,3,0,3,4,4,5\n"), "{}", numbers.csv());
     let mut free = Run { mode: Mode::Free, tokens: None, ..run };
     free.lanes[0].tokens = Some(vec![1, 2, 3, 1, 2]);
     free.lanes[1].tokens = Some(vec![1, 3]);
     free.lanes[1].nll.truncate(1);
     free.lanes[1].name = "two".to_owned();
-    let expected = "i,token_id window 3,token window 3,nll window 3,token_id two,token two,nll two\n\
-                    0,2,\" \"\"b\"\"\",1.5,3,\"\u{fffd}\",1.5\n\
-                    1,3,\"\u{fffd}\",,,,\n";
+    free.lanes[1].oldest = vec![[0, 0, 0]];
+    let expected = "i,token_id_window_3,token_window_3,token_id_two,token_two,nll_window_3,nll_two,evicted_from,evicted_to\n\
+                    0,2,\" \"\"b\"\"\",3,\u{fffd},1.5,1.5,,\n\
+                    1,3,\u{fffd},,,,,,\n";
     assert!(free.csv().starts_with(expected), "{}", free.csv());
 }
 
