@@ -38,7 +38,7 @@ export default defineConfig<Options>({
   projects: [
     {
       name: "page",
-      testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts", "wllama.spec.ts", "start.spec.ts"],
+      testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts", "wllama.spec.ts", "start.spec.ts", "lanes.spec.ts"],
     },
     { name: "real", testMatch: "real.*.spec.ts" },
     { name: "shots", testMatch: "shots.spec.ts" },
@@ -48,6 +48,7 @@ export default defineConfig<Options>({
     { name: "wllama", testMatch: "wllama.spec.ts", retries: 0 },
     { name: "faults", testMatch: "real.faults.spec.ts", retries: 0, use: { times: 25 } },
     { name: "start", testMatch: "start.spec.ts", retries: 0 },
+    { name: "lanes", testMatch: "lanes.spec.ts", retries: 0 },
   ],
   ...(given === undefined
     ? { webServer: { command: "npx vite preview --host 127.0.0.1 --port 4173 --strictPort", url: baseURL } }

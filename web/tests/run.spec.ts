@@ -5,6 +5,8 @@ import { expect, test } from "@playwright/test";
 import type { RecordedIndex, RecordedRun } from "../../crates/wasm/run";
 import type { CompareStep, LaneStep, Step } from "../../crates/wasm/types";
 import { FIRST, questionOf, textOf } from "../src/comparison.ts";
+import { cost } from "../src/figures/cost.ts";
+import { CHOICES } from "../src/figures/figure.ts";
 import { Player, readRun, Tape } from "../src/replay.ts";
 import {
   chatBegins,
@@ -332,6 +334,7 @@ test.describe("a recorded run", () => {
     expect(lane(again, 0).cost_now).toBeCloseTo(lane(state, 0).cost_now, 1);
     expect(lane(again, 0).first_left).toBe(64);
     expect(lane(again, 0).tokens).toEqual([]);
+    expect(cost.rows(again, CHOICES).rows.map(([i]) => i)).toEqual(Array.from({ length: 25 }, (_, k) => k * every));
     expect(recentPerplexity(lane(again, 0)) ?? 0).toBeCloseTo(recentPerplexity(lane(state, 0)) ?? -1, 1);
   });
 

@@ -71,6 +71,9 @@ struct BenchArguments {
     /// The second visit to the page, from its address to the first token of an answer.
     #[arg(long)]
     start: bool,
+    /// Three lanes in one forward beside one lane, on the CPU; a minute.
+    #[arg(long)]
+    lanes: bool,
     /// The CPU engine beside wllama, the npm package of llama.cpp, on one thread each; five minutes.
     #[arg(long)]
     wllama: bool,
@@ -85,7 +88,7 @@ struct BenchArguments {
 impl BenchArguments {
     /// The npm scripts of what was asked for, the shortest first.
     fn scripts(&self) -> impl Iterator<Item = &'static str> {
-        [(self.start, "start"), (self.wllama, "wllama"), (self.faults, "faults"), (self.soak, "soak")]
+        [(self.start, "start"), (self.lanes, "lanes"), (self.wllama, "wllama"), (self.faults, "faults"), (self.soak, "soak")]
             .into_iter()
             .filter_map(|(asked, script)| asked.then_some(script))
     }

@@ -172,9 +172,11 @@ function rows(run: RunState): Table {
   for (const { name, loss } of lanes) {
     for (const bin of loss.bins) {
       if (bin.first < exact) continue;
-      const row = later.get(bin.first - 1) ?? head.map((_, column): Value => (column === 0 ? bin.first - 1 : null));
+      // A recorded mean arrives with its last token.
+      const i = Math.floor((bin.first - 1) / run.every) * run.every;
+      const row = later.get(i) ?? head.map((_, column): Value => (column === 0 ? i : null));
       row[head.indexOf(`nll_${slug(name)}`)] = precise(mean(bin));
-      later.set(bin.first - 1, row);
+      later.set(i, row);
     }
   }
   found.push(...[...later.values()].sort((a, b) => Number(a[0]) - Number(b[0])));

@@ -1,0 +1,64 @@
+// What three lanes cost beside one, in one forward, on the CPU: the engine itself in a page of its own, with the real
+// model, turn by turn. `npm run lanes`, against a server named by SINKSTREAM_URL, on a quiet machine.
+
+import { readFileSync } from "node:fs";
+import { expect, test } from "@playwright/test";
+import type { Engine, LaneSettings } from "../../crates/wasm/types";
+
+/** How many times one lane's time three may take. */
+const MOST = 2.2;
+const REPEATS = 3;
+/** Tokens of a turn; those that fill the caches do not count. */
+const TOKENS = 320;
+const CAPACITY = 128;
+
+const lane = (settings: Partial<LaneSettings>): LaneSettings =>
+  ({ policy: "sinks", sinks: 4, recent: CAPACITY - 4, kv: "f16", ...settings });
+const SINKS = [lane({})];
+const THREE = [lane({ policy: "window", sinks: 0, recent: CAPACITY }), ...SINKS, lane({ policy: "dense", sinks: 0 })];
+
+test.setTimeout(10 * 60_000);
+
+test("window, sinks and dense in one forward", async ({ page }) => {
+  const text = readFileSync(new URL("../../tests/golden/story.txt", import.meta.url), "utf8");
+  await page.context().route("**/bench/", (route) =>
+    route.fulfill({ contentType: "text/html", body: "<!doctype html><title>bench</title>" }),
+  );
+  await page.goto("/bench/");
+  const times = await page.evaluate(
+    async ({ text, sets, tokens, full, repeats }) => {
+      const module = await import("/pkg/wasm.js" as string);
+      await module.default({ module_or_path: new URL("/pkg/wasm_bg.wasm", location.href) });
+      const engine: Engine = await module.Engine.create("cpu", false);
+      engine.load_begin();
+      const response = await fetch("/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+      engine.load_push(new Uint8Array(await response.arrayBuffer()));
+      await engine.load_end();
+      const times: number[][] = sets.map(() => []);
+      // The first turn does not count: in it the browser compiles.
+      for (let turn = 0; turn <= repeats; turn += 1) {
+        for (const [i, lanes] of sets.entries()) {
+          engine.compare(lanes, { mode: "forced", text, from: 0, n: tokens });
+          for (let at = 0, done = false; !done; at += 1) {
+            const step = await engine.compare_next(null);
+            done = step.done;
+            // Every now and then each lane reads alone, to be timed.
+            const apart = lanes.length > 1 && step.lanes.some((lane) => lane?.ms != null);
+            if (turn > 0 && at >= full && !apart && !done) times[i]?.push(step.ms);
+          }
+          engine.compare_end();
+        }
+      }
+      return times;
+    },
+    { text, sets: [SINKS, THREE], tokens: TOKENS, full: CAPACITY, repeats: REPEATS },
+  );
+  const [one, three] = times.map((all) => all.sort((a, b) => a - b)[Math.floor(all.length / 2)] ?? Number.NaN);
+  const ratio = (three ?? Number.NaN) / (one ?? Number.NaN);
+  console.table([
+    { lanes: `sinks 4+${CAPACITY - 4}`, "ms a token": one?.toFixed(2), "tokens of each lane a second": (1000 / (one ?? 0)).toFixed(1) },
+    { lanes: `window ${CAPACITY}, sinks 4+${CAPACITY - 4}, dense`, "ms a token": three?.toFixed(2), "tokens of each lane a second": (1000 / (three ?? 0)).toFixed(1) },
+  ]);
+  console.log(`three lanes take ${ratio.toFixed(2)} times as long as one; at most ${MOST} allowed`);
+  expect(ratio).toBeLessThanOrEqual(MOST);
+});
