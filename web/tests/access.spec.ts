@@ -107,6 +107,7 @@ test("Tab goes through the comparison in reading order, and the player is one st
   await serve(page, await allRuns());
   await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
   await expect(page.locator(".lane")).toHaveCount(3);
+  await expect(parts(page).load).toBeEnabled();
   const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
   expect(await tabs(page, 21)).toEqual([
     ...["To the comparison", "To the figures", ...header, "Load the model", "Use a file", "compare-tab"],
