@@ -277,8 +277,8 @@ fn free(
         for (lane, report) in step.lanes.into_iter().enumerate() {
             let Some(report) = report else { continue };
             // Of a question that was read at once only the last token was looked at.
-            for skipped in tokens[lane].len()..report.index as usize {
-                tokens[lane].push(prompt[skipped]);
+            for skipped in prompt.iter().take(report.index as usize).skip(tokens[lane].len()) {
+                tokens[lane].push(*skipped);
                 losses[lane].push(None);
                 recorders[lane].read(Recorded::default());
             }

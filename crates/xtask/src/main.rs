@@ -88,9 +88,15 @@ struct BenchArguments {
 impl BenchArguments {
     /// The npm scripts of what was asked for, the shortest first.
     fn scripts(&self) -> impl Iterator<Item = &'static str> {
-        [(self.start, "start"), (self.lanes, "lanes"), (self.wllama, "wllama"), (self.faults, "faults"), (self.soak, "soak")]
-            .into_iter()
-            .filter_map(|(asked, script)| asked.then_some(script))
+        [
+            (self.start, "start"),
+            (self.lanes, "lanes"),
+            (self.wllama, "wllama"),
+            (self.faults, "faults"),
+            (self.soak, "soak"),
+        ]
+        .into_iter()
+        .filter_map(|(asked, script)| asked.then_some(script))
     }
 }
 
