@@ -440,7 +440,7 @@ export const leftHere = "first word left here";
 export const leftHereKept = "first word left here, sinks stay";
 export const willLeave = (tokens: number): string =>
   tokens > 0 ? `The first word leaves in ${tokens === 1 ? "1 token" : `${count(tokens)} tokens`}.` : "";
-export const nextWord = (text: string): string => `Sure of the word after that, “${text.trim() === "" ? "↵" : text.trim()}”:`;
+export const nextWord = (text: string): string => `Sure of “${text.trim() === "" ? "↵" : text.trim()}”, the word behind the mark:`;
 const precise = new Intl.NumberFormat("en", { style: "percent", maximumSignificantDigits: 1 });
 export const sure = (p: number): string => (p >= 0.01 ? percent(p) : precise.format(p));
 export const laneFacts = {
@@ -677,6 +677,7 @@ export const marks = {
   refilled: "refilled from the text",
   repeating: "▲ repeating itself",
   losing: "▲ losing the thread",
+  state: "▲",
 };
 export const binned = (from: number, width: number): string =>
   `From row ${from} on, losses are not known one by one: each is the mean over ${width} positions.`;

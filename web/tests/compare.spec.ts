@@ -214,7 +214,7 @@ test.describe("lanes that read the same text", () => {
     await slider.fill("130");
     // Token 129 costs 1 + 7 / 8 nats, the window two more, sinks a tenth more.
     const word = STORY.split(/(?<=\s)(?=\S)/)[129]?.trim() ?? "";
-    await expect(lane("window 128")).toContainText(`Sure of the word after that, “${word}”:2%`);
+    await expect(lane("window 128")).toContainText(`Sure of “${word}”, the word behind the mark:2%`);
     await expect(lane("sinks 4+124")).toContainText(":14%");
     await expect(lane("dense")).toContainText(":15%");
     const width = (name: string) => lane(name).locator(".sure-bar").evaluate((e) => e.getBoundingClientRect().width);

@@ -76,6 +76,6 @@ test("cpu: the hero moment, live, is that of the recording", async ({ page }) =>
   expect(sure(0)).toBeLessThan(0.01);
   expect(sure(1)).toBeGreaterThan(0.85);
   expect(sure(2)).toBeGreaterThan(0.85);
-  await expect(page.locator(".lane.window .verdict")).toContainText("Sure of the word after that, “hour”:0.6%");
+  await expect(page.locator(".lane.window .verdict")).toContainText("Sure of “hour”, the word behind the mark:0.6%");
   expect(found).toEqual([]);
 });

@@ -204,6 +204,8 @@ export function endLabels(frame: Frame, labels: readonly EndLabel[]): Shape[] {
 interface Flag {
   i: number;
   text: string;
+  /** What stands at its line: of a lane's state the sign alone, which the lane explains. */
+  name: string;
   ink: Ink;
   /** It stands in every figure over the stream, and not only where marks are named. */
   everywhere: boolean;
@@ -212,12 +214,14 @@ interface Flag {
 /** What is marked, in the order of the stream; marks of lanes that have theirs at the same place are one. */
 export function flags(run: RunState): Flag[] {
   const found = new Map<string, Flag>();
-  const put = (i: number, text: string, ink: Ink, everywhere: boolean): void =>
-    void found.set(`${i} ${text}`, { i, text, ink, everywhere });
+  const put = (i: number, text: string, ink: Ink, everywhere: boolean, name = text): void =>
+    void found.set(`${i} ${text}`, { i, text, name, ink, everywhere });
   for (const { first_left } of run.lanes) if (first_left !== null) put(first_left, say.marks.first_left, "window", true);
   for (const mark of run.marks) {
     if (mark.kind === "first_left" || mark.kind === "trained") continue;
-    put(mark.i, markText(run, mark), mark.kind === "repeating" || mark.kind === "losing" ? "window" : "gone", false);
+    const text = markText(run, mark);
+    if (mark.kind === "repeating" || mark.kind === "losing") put(mark.i, text, "window", false, say.marks.state);
+    else put(mark.i, text, "gone", false);
   }
   const trained = run.model?.trained_length ?? null;
   if (trained !== null) put(trained, say.trainedLength(trained), "ink", true);
@@ -234,12 +238,12 @@ export function marks(frame: Frame, run: RunState, named: boolean): Shape[] {
   const lines: Shape[] = [];
   const names: Shape[] = [];
   const taken: [from: number, to: number, row: number][] = [];
-  for (const { i, text, ink, everywhere } of flags(run)) {
+  for (const { i, name, ink, everywhere } of flags(run)) {
     if (i < frame.first || i > frame.last || !(named || everywhere)) continue;
     const here = x(frame, i);
     lines.push(line([here, frame.top], [here, frame.bottom], ink, everywhere ? "4 3" : "1 3"));
     if (!named) continue;
-    const width = textWidth(text) + 8;
+    const width = textWidth(name) + 8;
     const after = here + width <= frame.right + 6;
     const [from, to] = after ? [here, here + width] : [here - width, here];
     const row = [0, 1, 2].find((r) => !taken.some(([a, b, other]) => other === r && a < to && b > from));
@@ -248,7 +252,7 @@ export function marks(frame: Frame, run: RunState, named: boolean): Shape[] {
     names.push({
       kind: "text",
       at: [after ? here + 4 : here - 4, frame.top + 10 + row * LINE],
-      text,
+      text: name,
       anchor: after ? "start" : "end",
       ink: "muted",
       halo: true,
