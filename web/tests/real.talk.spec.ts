@@ -6,7 +6,7 @@ import { ask, errors, parts } from "./page.ts";
 
 test.setTimeout(10 * 60_000);
 const patient = { timeout: 120_000 };
-const QUERY = "backend=cpu&sinks=4&recent=124&temperature=0&penalty=1";
+const QUERY = "view=chat&backend=cpu&sinks=4&recent=124&temperature=0&penalty=1";
 
 test("kept, gone on with, read again after a kill, and warm in a few seconds", async ({ page }) => {
   const found = errors(page);
