@@ -120,10 +120,10 @@ fn test_heavy(repo: &Repo) -> Result<()> {
     repo::run(&mut cargo_heavy(repo, "test", &[]))
 }
 
-/// A minute of damaged weight files against the reader.
+/// Half a minute of damaged weight files against the reader.
 fn fuzz(repo: &Repo) -> Result<()> {
     let program = repo.release_program("examples/fuzz_gguf")?;
-    repo::run(Command::new(program).args(["--seconds", "60"]))
+    repo::run(Command::new(program).args(["--seconds", "30"]))
 }
 
 fn build_wasm(repo: &Repo) -> Result<()> {
