@@ -44,7 +44,7 @@ export function push(series: Series, at: number, value: number): Series {
 }
 
 /** Puts `next` at the end of `bins`, into the last bin where both lie in the same `width` positions. */
-function add(bins: Bin[], next: Bin, width: number): void {
+export function add(bins: Bin[], next: Bin, width: number): void {
   const last = bins.at(-1);
   if (last === undefined || Math.floor(last.first / width) !== Math.floor(next.first / width)) {
     bins.push(next);

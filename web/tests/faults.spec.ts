@@ -1,7 +1,7 @@
 // What breaks while the page is open: the text stays, the model comes back by itself, and the answer is gone on with.
 
 import { expect, type Page, test } from "@playwright/test";
-import { ask, fakeGpu, GPU, mock, open, parts } from "./page.ts";
+import { ask, fakeGpu, GPU, mock, open, parts, watchWorkers } from "./page.ts";
 
 const TEN = "The lamp was lit each evening, and the sea below";
 
@@ -33,19 +33,6 @@ for (const [name, plan] of [
 /** Ends the page's worker as a browser does that is short of memory: without a word. */
 async function kill(page: Page): Promise<void> {
   await page.evaluate(() => (window as unknown as { workers: Worker[] }).workers.at(-1)?.terminate());
-}
-
-async function watchWorkers(page: Page): Promise<void> {
-  await page.addInitScript(() => {
-    const workers: Worker[] = [];
-    Object.assign(window, { workers });
-    window.Worker = class extends Worker {
-      constructor(url: string | URL, options?: WorkerOptions) {
-        super(url, options);
-        workers.push(this);
-      }
-    };
-  });
 }
 
 test("a worker that is killed without a word, at many moments", async ({ page }) => {

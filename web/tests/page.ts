@@ -56,6 +56,20 @@ export async function mock(page: Page, plan: Plan = {}): Promise<string[]> {
   return errors(page);
 }
 
+/** Writes down the page's workers, so that the newest can be ended as a browser ends one: without a word. */
+export async function watchWorkers(page: Page): Promise<void> {
+  await page.addInitScript(() => {
+    const workers: Worker[] = [];
+    Object.assign(window, { workers });
+    window.Worker = class extends Worker {
+      constructor(url: string | URL, options?: WorkerOptions) {
+        super(url, options);
+        workers.push(this);
+      }
+    };
+  });
+}
+
 export function errors(page: Page): string[] {
   const found: string[] = [];
   page.on("console", (message) => {

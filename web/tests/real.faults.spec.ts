@@ -4,7 +4,7 @@
 
 import { readFileSync } from "node:fs";
 import { test as base, type BrowserContext, expect, type Page } from "@playwright/test";
-import { ask, parts, random } from "./page.ts";
+import { ask, parts, random, watchWorkers } from "./page.ts";
 
 export interface Options {
   /** How often each fault is tried. */
@@ -30,19 +30,9 @@ test.afterAll(() => {
   console.table(table);
 });
 
-/** Writes down the page's workers, so that the newest can be ended as a browser ends one: without a word. */
 async function open(context: BrowserContext, query: string): Promise<Page> {
   const page = await context.newPage();
-  await page.addInitScript(() => {
-    const workers: Worker[] = [];
-    Object.assign(window, { workers });
-    window.Worker = class extends Worker {
-      constructor(url: string | URL, options?: WorkerOptions) {
-        super(url, options);
-        workers.push(this);
-      }
-    };
-  });
+  await watchWorkers(page);
   await page.goto(`/?${query}`);
   await expect(parts(page).status).toContainText("Ready.", patient);
   return page;

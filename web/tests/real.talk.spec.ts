@@ -2,7 +2,7 @@
 // is named by SINKSTREAM_URL.
 
 import { expect, test } from "@playwright/test";
-import { ask, errors, parts } from "./page.ts";
+import { ask, errors, parts, watchWorkers } from "./page.ts";
 
 test.setTimeout(10 * 60_000);
 const patient = { timeout: 120_000 };
@@ -10,16 +10,7 @@ const QUERY = "view=chat&backend=cpu&sinks=4&recent=124&temperature=0&penalty=1"
 
 test("kept, gone on with, read again after a kill, and warm in a few seconds", async ({ page }) => {
   const found = errors(page);
-  await page.addInitScript(() => {
-    const workers: Worker[] = [];
-    Object.assign(window, { workers });
-    window.Worker = class extends Worker {
-      constructor(url: string | URL, options?: WorkerOptions) {
-        super(url, options);
-        workers.push(this);
-      }
-    };
-  });
+  await watchWorkers(page);
   const { status, note, answer, stop, load, log } = parts(page);
   await page.goto(`/?${QUERY}`);
   await load.click();

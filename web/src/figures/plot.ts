@@ -1,7 +1,7 @@
 // Axes, curves, marks and names of lines, which the figures over the stream share.
 
 import type { Mark, RunState } from "../run.ts";
-import { type Bin, mean, type Series } from "../series.ts";
+import { add, type Bin, mean, type Series } from "../series.ts";
 import * as say from "../strings.en.ts";
 import type { Choices } from "./figure.ts";
 import { compactNames, type LaneStyle, laneStyle } from "./lanes.ts";
@@ -135,21 +135,7 @@ export function within(frame: Frame, series: Series): Bin[] {
   if (width <= 1) return bins;
   const fewer: Bin[] = [];
   // The ends of a group are those of the stream, so that a point does not move when tokens come.
-  for (const bin of bins) {
-    const before = fewer.at(-1);
-    const step = series.width * width;
-    if (before === undefined || Math.floor(before.first / step) !== Math.floor(bin.first / step)) fewer.push(bin);
-    else {
-      fewer[fewer.length - 1] = {
-        first: before.first,
-        last: bin.last,
-        count: before.count + bin.count,
-        sum: before.sum + bin.sum,
-        min: Math.min(before.min, bin.min),
-        max: Math.max(before.max, bin.max),
-      };
-    }
-  }
+  for (const bin of bins) add(fewer, bin, series.width * width);
   return fewer;
 }
 
