@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tests::runs::Policies;
 use tests::{Tiny, root};
 
 /// The program beside this test binary.
@@ -429,22 +430,10 @@ fn the_committed_runs_are_whole() {
     assert!(count >= 11, "{count} runs");
 }
 
-#[derive(serde::Deserialize)]
-struct Policies {
-    tokens: Vec<u32>,
-    runs: std::collections::BTreeMap<String, Losses>,
-}
-
-#[derive(serde::Deserialize)]
-struct Losses {
-    #[serde(default)]
-    nll: Vec<f64>,
-}
-
 /// The moment that the page begins with, against the independent program: a cache in f16 rounds a little.
 #[test]
 fn the_recorded_hero_is_the_reference_s() {
-    let Policies { tokens, runs } = tests::golden("policies.json");
+    let Policies { tokens, runs, .. } = tests::golden("policies.json");
     let run = std::fs::read_to_string(root().join("web/runs/hero.json")).expect("it is committed");
     let run: serde_json::Value = serde_json::from_str(&run).expect("JSON");
     let ids: Vec<u32> = serde_json::from_value(run["tokens"].clone()).expect("ids");
@@ -455,7 +444,7 @@ fn the_recorded_hero_is_the_reference_s() {
         serde_json::from_value(lane["nll"].clone()).expect("losses")
     };
     for (name, reference) in [("dense", "dense"), ("sinks 4+252", "sinks_4_252")] {
-        let (own, reference) = (nll(name), &runs[reference].nll);
+        let (own, reference) = (nll(name), runs[reference].nll.as_ref().expect("losses"));
         let worst = own.iter().zip(reference).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         let mean = own.iter().zip(reference).map(|(a, b)| a - b).sum::<f64>() / own.len() as f64;
         assert!(worst < 8e-3 && mean.abs() < 2e-4, "{name}: {worst} at most, {mean} in the mean");

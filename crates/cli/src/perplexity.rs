@@ -66,10 +66,7 @@ pub fn run(args: &PerplexityArgs) -> Result<(), Failure> {
     let (model, header, (sinks, tokens, tokenizer)) = load(&args.model, prepare)?;
     drop(header);
     let mut session = Session::new(model, settings, args.chunk)?;
-    let mut read = 0;
-    while read < sinks.len() {
-        read += pollster::block_on(session.feed_one(&sinks[read..], Want::Nothing))?.taken;
-    }
+    pollster::block_on(session.read(0, &sinks))?;
     let mut nll = Vec::with_capacity(tokens.len() - 1);
     let n_heads = session.model().config.heads.n_heads;
     // Over the tokens for which another has left; over all while none has.

@@ -170,11 +170,7 @@ fn forced(
         let caches: Vec<_> = shared.iter().map(|at| args.settings[*at].cache).collect();
         let mut session = Session::with_lanes(Rc::clone(model), &caches, CHUNK * caches.len())?;
         for (lane, &at) in shared.iter().enumerate() {
-            let mut left = &sinks[at][..];
-            while !left.is_empty() {
-                let feed = LaneFeed { lane, tokens: left, want: Want::Nothing };
-                left = &left[pollster::block_on(session.feed(&[feed]))?.iter().map(|fed| fed.taken).sum()..];
-            }
+            pollster::block_on(session.read(lane, &sinks[at]))?;
         }
         let mut progress = Progress::new("reading the text", tokens.len() as u64);
         let mut done = vec![0; shared.len()];

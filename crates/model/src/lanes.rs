@@ -194,12 +194,7 @@ impl Lanes {
     /// # Errors
     /// As [`Self::step`].
     pub async fn before(&mut self, lane: usize, tokens: &[u32]) -> Result<(), LanesError> {
-        let mut left = tokens;
-        while !left.is_empty() {
-            let feed = LaneFeed { lane, tokens: left, want: Want::Nothing };
-            left = &left[self.session.feed(&[feed]).await?.iter().map(|fed| fed.taken).sum()..];
-        }
-        Ok(())
+        Ok(self.session.read(lane, tokens).await?)
     }
 
     /// Whether no lane has anything left to read.

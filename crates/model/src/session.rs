@@ -433,6 +433,19 @@ impl Session {
         fed.into_iter().next().ok_or(SessionError::Lane(0))
     }
 
+    /// Feeds all of `tokens` to a lane alone, chunk by chunk; of none is anything wanted.
+    ///
+    /// # Errors
+    /// As [`Self::feed`]; the chunks before are fed then.
+    pub async fn read(&mut self, lane: usize, tokens: &[u32]) -> Result<(), SessionError> {
+        let mut left = tokens;
+        while !left.is_empty() {
+            let feed = LaneFeed { lane, tokens: left, want: Want::Nothing };
+            left = &left[self.feed(&[feed]).await?.iter().map(|fed| fed.taken).sum()..];
+        }
+        Ok(())
+    }
+
     /// Feeds at most one chunk to each of some lanes, in one forward, and reports of each, in the same order: how many
     /// tokens were taken, what left the cache, and the rows that were wanted. With [`Want::Nothing`] the last row's report
     /// carries the attention alone. The chunk's rows are shared evenly; a lane that packs takes no more than its tail has

@@ -129,11 +129,7 @@ fn lanes(
     let caches: Vec<CacheSettings> = shared.iter().map(|at| settings[*at].cache).collect();
     let mut session = Session::with_lanes(Rc::clone(model), &caches, chunk * caches.len())?;
     for (lane, &at) in shared.iter().enumerate() {
-        let mut left = &sinks[at][..];
-        while !left.is_empty() {
-            let feed = LaneFeed { lane, tokens: left, want: Want::Nothing };
-            left = &left[pollster::block_on(session.feed(&[feed]))?.iter().map(|fed| fed.taken).sum()..];
-        }
+        pollster::block_on(session.read(lane, &sinks[at]))?;
     }
     let mut progress = Progress::new("reading the text", tokens.len() as u64);
     // Lanes that pack take fewer tokens at a time than others, so each has its own place in the text.
