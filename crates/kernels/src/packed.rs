@@ -197,12 +197,14 @@ impl<'a> Packed<'a> {
     }
 
     /// The code words of eight rows.
+    #[inline]
     pub fn octet_words(&self, octet: usize) -> &'a [u32] {
         let len = self.codec.words_per_octet(self.cols);
         &self.words[octet * len..(octet + 1) * len]
     }
 
     /// The scale words of eight rows; empty for the formats without scales.
+    #[inline]
     pub fn octet_scales(&self, octet: usize) -> &'a [u32] {
         let len = self.codec.scale_words_per_octet(self.cols);
         &self.scales[octet * len..(octet + 1) * len]

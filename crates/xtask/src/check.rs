@@ -129,7 +129,7 @@ fn fuzz(repo: &Repo) -> Result<()> {
 fn build_wasm(repo: &Repo) -> Result<()> {
     tools::ensure_wasm_target()?;
     let pack = Pack::read(repo)?;
-    let module = wasm::build(repo, &pack)?;
+    let module = wasm::build(repo, &pack, false)?;
     budget::hold(&[wasm::size(&module, &pack)?])
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn demo(repo: &Repo, port: u16, named: Option<&Path>) -> Result<()> {
     };
     tools::ensure_node_modules(repo)?;
     page::build(repo)?;
-    let module = wasm::build(repo, &pack)?;
+    let module = wasm::build(repo, &pack, false)?;
     let size = wasm::size(&module, &pack)?;
     println!("{}: {} bytes, {} after gzip", repo.show(&module), grouped(size.raw), grouped(size.gzip));
     serve_built(repo, &pack, port, model)

@@ -26,7 +26,7 @@ pub(crate) fn dist(repo: &Repo, out: &Path, model: Option<&Path>) -> Result<()> 
     tools::ensure_wasm_target()?;
     tools::ensure_node_modules(repo)?;
     page::build(repo)?;
-    let module = wasm::build(repo, &pack)?;
+    let module = wasm::build(repo, &pack, false)?;
     let [start, all, runs] = page::sizes(repo, &pack)?;
     budget::hold(&[start, all, runs, wasm::size(&module, &pack)?])?;
     assemble(&repo.path(page::FOLDER), &repo.path(&pack.out_dir), model.as_deref(), &out)?;

@@ -47,7 +47,11 @@ enum Command {
         model: Option<PathBuf>,
     },
     /// Build the WebAssembly module as wasm-pack.toml says, and hold it to its budget.
-    Wasm,
+    Wasm {
+        /// Keep the functions' names, for a browser's profiler: the module is larger, and held to no budget.
+        #[arg(long)]
+        names: bool,
+    },
     /// Measure what is built already, in a browser, with the real model; on a quiet machine.
     Bench(BenchArguments),
     /// Record the runs that the page plays, with the default model on the CPU, and write their index.
@@ -126,10 +130,10 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Demo(serve) => demo::demo(&repo, serve.port, serve.model.as_deref()),
         Command::Serve(serve) => demo::serve(&repo, serve.port, serve.model.as_deref()),
         Command::Dist { out, model } => dist::dist(&repo, &out, model.as_deref()),
-        Command::Wasm => {
+        Command::Wasm { names } => {
             let pack = pack::Pack::read(&repo)?;
-            let built = wasm::build(&repo, &pack)?;
-            budget::hold(&[wasm::size(&built, &pack)?])
+            let built = wasm::build(&repo, &pack, names)?;
+            if names { Ok(()) } else { budget::hold(&[wasm::size(&built, &pack)?]) }
         }
         Command::Bench(what) => what.scripts().try_for_each(|script| check::bench(&repo, script)),
         Command::Record { book, names } => record::record(&repo, book.as_deref(), &names),

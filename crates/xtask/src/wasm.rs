@@ -15,11 +15,11 @@ use crate::repo::{self, Repo};
 /// The triple that browsers run.
 pub(crate) const TRIPLE: &str = "wasm32-unknown-unknown";
 
-/// Builds the module into `out-dir` and returns the path of its `.wasm` file.
+/// Builds the module into `out-dir`, with the names of its functions or without, and returns the path of its `.wasm` file.
 ///
 /// # Errors
 /// Where a tool fails, or the linker has wrapped the exports (see [`check_exports`]).
-pub(crate) fn build(repo: &Repo, pack: &Pack) -> Result<PathBuf> {
+pub(crate) fn build(repo: &Repo, pack: &Pack, names: bool) -> Result<PathBuf> {
     let Pack { package, profile, .. } = pack;
     repo::run(
         repo.cargo(&["build", "--package", package, "--target", TRIPLE, "--profile", profile])
@@ -33,7 +33,7 @@ pub(crate) fn build(repo: &Repo, pack: &Pack) -> Result<PathBuf> {
 
     let out_dir = repo.path(&pack.out_dir);
     let mut bindgen = Bindgen::new();
-    bindgen.input_bytes(package, bytes).typescript(true).remove_name_section(true).remove_producers_section(true);
+    bindgen.input_bytes(package, bytes).typescript(true).remove_name_section(!names).remove_producers_section(true);
     match pack.target {
         Target::Web => bindgen.web(true)?,
     };

@@ -6,7 +6,7 @@
 //! values once; then threads share its rows, and the rows of a part share each tile while it is near.
 
 use super::Heads;
-use super::simd::{self, Kernel, Simd, dispatch};
+use super::simd::{self, Kernel, Simd, dispatch, unrolled};
 use super::threads::{self, Disjoint, share};
 use crate::cache::{Bits, CacheFormat, CacheLayout, Float, Spot, Storage, scale_and_zero};
 use crate::step::{FIRST_KEYS, LaneStep, ReportLayout, SOFTMAX_ONE, StepView, ZERO_SINKS};
@@ -221,6 +221,12 @@ impl<'a> Keys<'a> {
     #[inline(always)]
     fn slots(&self, block: KeyBlock) -> [&'a [u32]; BLOCK] {
         std::array::from_fn(|lane| self.slot(block.first + lane.min(block.len - 1)))
+    }
+
+    /// The slots of the arena that hold something, which lie one after another; none of a format that packs.
+    fn slots_in_use(&self) -> &'a [u32] {
+        let slots = if self.layout.format.packs() { 0 } else { self.sinks + self.ring.min(self.len - self.sinks) };
+        &self.arena[..slots * self.slot_words]
     }
 
     fn sink_blocks(&self) -> usize {
@@ -458,8 +464,8 @@ impl Call<'_> {
                 match self.a.format.keys.float {
                     Float::F32 => s.store(s.as_f(columns[i]), &mut tile[8 * group + i]),
                     Float::F16 => {
-                        s.store(simd::low_halves(s, columns[i]), &mut tile[pair]);
-                        s.store(simd::high_halves(s, columns[i]), &mut tile[pair + 1]);
+                        s.store(s.low_halves(columns[i]), &mut tile[pair]);
+                        s.store(s.high_halves(columns[i]), &mut tile[pair + 1]);
                     }
                     Float::Bf16 => {
                         s.store(s.as_f(s.shift_left::<16>(columns[i])), &mut tile[pair]);
@@ -554,7 +560,7 @@ fn unpack<S: Simd, const KEYS: bool>(
         };
         let (scale, zero) = if KEYS {
             let parameters = s.load_i(&parameters.as_chunks().0[n]);
-            (simd::low_halves(s, parameters), simd::high_halves(s, parameters))
+            (s.low_halves(parameters), s.high_halves(parameters))
         } else {
             let group = layout.format.group;
             let (scale, zero) = scale_and_zero(parameters[8 * n / group * group + token]);
@@ -672,9 +678,12 @@ fn some_codes<S: Simd, const BITS: usize, const RAW: bool>(s: S, codes: &[u32], 
     if RAW { raw_codes::<S, BITS>(s, codes, first, n) } else { eight_codes::<S, BITS>(s, codes, first, n) }
 }
 
+/// The most query heads that are done at once.
+const MOST_HEADS: usize = 3;
+
 /// Query heads that are done at once, of `left`: few variants, since each is compiled for each instruction set.
 fn group_of(left: usize) -> usize {
-    if left >= 3 { 3 } else { 1 }
+    if left >= MOST_HEADS { MOST_HEADS } else { 1 }
 }
 
 /// The scores of `G` queries (one after another in `queries`) and `B` blocks of keys.
@@ -749,16 +758,12 @@ trait Values: Copy {
 
 /// In the slots.
 #[derive(Clone, Copy)]
-struct SlotValues<'a, const FLOAT: u8> {
-    slots: &'a [&'a [u32]],
-    at: usize,
-    len: usize,
-}
+struct SlotValues<'a, const FLOAT: u8>(&'a [&'a [u32]]);
 
 impl<const FLOAT: u8> Values for SlotValues<'_, FLOAT> {
     #[inline(always)]
     fn eight<S: Simd>(&self, s: S, key: usize, n: usize) -> S::F {
-        eight::<S, FLOAT>(s, &self.slots[key][self.at..self.at + self.len], n)
+        eight::<S, FLOAT>(s, self.0[key], n)
     }
 }
 
@@ -837,31 +842,24 @@ fn add_vectors<S: Simd, V: Values, const G: usize, const N: usize>(
 ) {
     let vectors = out.len() / G / 8;
     let out = out.as_chunks_mut::<8>().0;
-    let weights: [&[f32]; G] = std::array::from_fn(|g| &weights[g * stride..][..keys.len()]);
+    let mut each = [&weights[..keys.len()]; G];
+    unrolled!(g of [1 2] below G => each[g] = &weights[g * stride..][..keys.len()]);
     let mut sums = [[s.splat(0.0); G]; N];
-    for (n, sums) in sums.iter_mut().enumerate() {
-        for (g, sum) in sums.iter_mut().enumerate() {
-            *sum = s.load(&out[g * vectors + at + n]);
-        }
-    }
+    unrolled!(n of [0 1 2 3] below N => {
+        unrolled!(g of [0 1 2] below G => sums[n][g] = s.load(&out[g * vectors + at + n]));
+    });
     for (i, key) in keys.enumerate() {
         // Three weights, one value and twelve sums are all the registers there are.
         let mut weight = [s.splat(0.0); G];
-        for g in 0..G {
-            weight[g] = s.splat(weights[g][i]);
-        }
-        for (n, sums) in sums.iter_mut().enumerate() {
+        unrolled!(g of [0 1 2] below G => weight[g] = s.splat(each[g][i]));
+        unrolled!(n of [0 1 2 3] below N => {
             let value = values.eight(s, key, at + n);
-            for g in 0..G {
-                sums[g] = s.mul_add(weight[g], value, sums[g]);
-            }
-        }
+            unrolled!(g of [0 1 2] below G => sums[n][g] = s.mul_add(weight[g], value, sums[n][g]));
+        });
     }
-    for (n, sums) in sums.into_iter().enumerate() {
-        for (g, sum) in sums.into_iter().enumerate() {
-            s.store(sum, &mut out[g * vectors + at + n]);
-        }
-    }
+    unrolled!(n of [0 1 2 3] below N => {
+        unrolled!(g of [0 1 2] below G => s.store(sums[n][g], &mut out[g * vectors + at + n]));
+    });
 }
 
 /// The vectors of the low and of the high half of some channels.
@@ -893,6 +891,10 @@ impl Kernel for OneRow<'_> {
         let row = self.call.lane.row0 as usize;
         let keys = self.call.keys;
         let CacheFormat { keys: key_storage, values: value_storage, .. } = self.call.a.format;
+        s.read_ahead(keys.slots_in_use());
+        if let Some(last) = keys.blocks.last() {
+            s.read_ahead(bytemuck::cast_slice(&self.call.a.rope[..(last.position + last.len) * head_dim]));
+        }
         let blocks = &keys.blocks[self.blocks.clone()];
         let first = blocks.first().map_or(0, |block| block.first);
         let end = blocks.last().map_or(0, |block| block.first + block.len);
@@ -1081,6 +1083,8 @@ impl<const FLOAT: u8> Kernel for SlotScores<'_, FLOAT> {
         let kv_words = n_kv_heads * words;
         let end = scores.blocks.last().map_or(0, |block| block.first + block.len);
         let in_group = scores.blocks.first().is_some_and(|block| keys.is_packed(block.first));
+        let mut asked = scores.blocks.first().map_or(0, |block| block.first);
+        let mut sums = [[s.splat(0.0); BLOCK]; MOST_HEADS];
         for block in scores.blocks {
             let mut slots = [&[][..]; BLOCK];
             let mut head_stride = words;
@@ -1092,21 +1096,30 @@ impl<const FLOAT: u8> Kernel for SlotScores<'_, FLOAT> {
                 }
             } else {
                 // Slots lie too far apart for the machine to see them coming.
-                for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
+                let ahead = asked..end.min(block.first + 2 * BLOCK);
+                asked = ahead.end;
+                for key in ahead {
                     simd::prefetch(s, &keys.slot(key)[..kv_words]);
                 }
                 slots = keys.slots(*block);
             }
             for kv_head in 0..n_kv_heads {
                 let at = kv_head * head_stride;
-                let keys = SlotKeys::<FLOAT> { keys: slots.map(|slot| &slot[at..at + words]), words };
+                let mut keys = SlotKeys::<FLOAT> { keys: slots, words };
+                for key in &mut keys.keys {
+                    *key = &key[at..at + words];
+                }
                 let mut done = 0;
                 while done < heads {
                     let (head, group) = (kv_head * heads + done, group_of(heads - done));
                     match (group, head_dim) {
-                        (3, 64) => scores.block::<S, SlotKeys<'_, FLOAT>, 4, 3>(s, *block, keys, head),
-                        (3, _) => scores.block::<S, SlotKeys<'_, FLOAT>, 0, 3>(s, *block, keys, head),
-                        _ => scores.block::<S, SlotKeys<'_, FLOAT>, 0, 1>(s, *block, keys, head),
+                        (3, 64) => {
+                            // The same once more, for the compiler to know it.
+                            let keys = SlotKeys { words: if FLOAT == F32 { 64 } else { 32 }, ..keys };
+                            scores.block::<S, SlotKeys<'_, FLOAT>, 4, 3>(s, *block, keys, head, &mut sums);
+                        }
+                        (3, _) => scores.block::<S, SlotKeys<'_, FLOAT>, 0, 3>(s, *block, keys, head, &mut sums),
+                        _ => scores.block::<S, SlotKeys<'_, FLOAT>, 0, 1>(s, *block, keys, head, &mut sums),
                     }
                     done += group;
                 }
@@ -1136,6 +1149,7 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
         let (group, token) = scores.call.keys.group(first.first);
         let mut parameters = PARAMETERS.take();
         parameters.resize(2 * head_dim, 0.0);
+        let mut sums = [[s.splat(0.0); BLOCK]; MOST_HEADS];
         for kv_head in 0..n_kv_heads {
             let part = &group[kv_head * layout.group_key_words()..][..layout.group_key_words()];
             let (codes, words) = part.split_at(layout.code_words(layout.format.keys));
@@ -1144,8 +1158,8 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
             for (n, ((scale, zero), words)) in eights.zip(words.as_chunks().0).enumerate() {
                 let words = s.load_i(words);
                 let factor = if RAW { raw_factor(BITS, n) } else { 1.0 };
-                s.store(s.mul(simd::low_halves(s, words), s.splat(factor)), scale);
-                s.store(simd::high_halves(s, words), zero);
+                s.store(s.mul(s.low_halves(words), s.splat(factor)), scale);
+                s.store(s.high_halves(words), zero);
             }
             for block in scores.blocks {
                 let token = token + block.first - first.first;
@@ -1157,10 +1171,16 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
                     match (group, head_dim) {
                         (3, 64) if RAW => {
                             let keys = GroupKeys::<BITS, true> { codes, scales, zeros, tokens: keys.tokens };
-                            scores.block::<S, GroupKeys64<'_, BITS>, 4, 3>(s, *block, GroupKeys64(keys), head);
+                            scores.block::<S, GroupKeys64<'_, BITS>, 4, 3>(
+                                s,
+                                *block,
+                                GroupKeys64(keys),
+                                head,
+                                &mut sums,
+                            );
                         }
-                        (3, _) => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 3>(s, *block, keys, head),
-                        _ => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 1>(s, *block, keys, head),
+                        (3, _) => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 3>(s, *block, keys, head, &mut sums),
+                        _ => scores.block::<S, GroupKeys<'_, BITS, RAW>, 0, 1>(s, *block, keys, head, &mut sums),
                     }
                     done += group;
                 }
@@ -1171,7 +1191,8 @@ impl<const BITS: usize> GroupScores<'_, BITS> {
 }
 
 impl Scores<'_> {
-    /// Scores of `G` heads from `head` on with one block. A head has `16 * N` channels; any number where `N` is 0.
+    /// Scores of `G` heads from `head` on with one block. A head has `16 * N` channels; any number where `N` is 0. What `sums`
+    /// holds is overwritten.
     #[expect(clippy::needless_range_loop, reason = "plain indices keep arrays of vectors in registers")]
     #[inline(always)]
     fn block<S: Simd, K: BlockKeys, const N: usize, const G: usize>(
@@ -1180,25 +1201,21 @@ impl Scores<'_> {
         block: KeyBlock,
         keys: K,
         head: usize,
+        sums: &mut [[S::F; BLOCK]; MOST_HEADS],
     ) {
         let half = if N > 0 { N } else { self.call.a.heads.head_dim / 16 };
         let head_dim = 16 * half;
         let queries = self.queries[usize::from(block.first >= self.call.keys.sinks)];
         let queries = &queries[head * head_dim..(head + G) * head_dim];
-        let queries: [_; G] = std::array::from_fn(|g| Halves::new(&queries[g * head_dim..(g + 1) * head_dim], half));
-        let mut sums = [[s.splat(0.0); BLOCK]; G];
+        let mut each = [Halves::new(&queries[..head_dim], half); G];
+        unrolled!(g of [1 2] below G => each[g] = Halves::new(&queries[g * head_dim..(g + 1) * head_dim], half));
         for lane in 0..BLOCK {
             let key = keys.key(s, lane);
             let position = block.position + lane.min(block.len - 1);
             let angles = Halves::new(&self.call.a.rope[position * head_dim..][..head_dim], half);
             let mut sum = [s.splat(0.0); G];
             for n in 0..half {
-                let [x, y] = keys.pair(s, key, n);
-                let [x, y] = rotate(s, x, y, s.load(&angles.low[n]), s.load(&angles.high[n]));
-                for g in 0..G {
-                    let (low, high) = (s.load(&queries[g].low[n]), s.load(&queries[g].high[n]));
-                    sum[g] = s.mul_add(y, high, s.mul_add(x, low, sum[g]));
-                }
+                sum = dot(s, keys.pair(s, key, n), angles, each, n, sum);
             }
             for g in 0..G {
                 sums[g][lane] = sum[g];
@@ -1211,6 +1228,24 @@ impl Scores<'_> {
             }
         }
     }
+}
+
+/// `sum` plus the products of `G` queries with sixteen channels of a key, which are turned first.
+#[inline(always)]
+fn dot<S: Simd, const G: usize>(
+    s: S,
+    [x, y]: [S::F; 2],
+    angles: Halves<'_>,
+    queries: [Halves<'_>; G],
+    n: usize,
+    mut sum: [S::F; G],
+) -> [S::F; G] {
+    let [x, y] = rotate(s, x, y, s.load(&angles.low[n]), s.load(&angles.high[n]));
+    unrolled!(g of [0 1 2] below G => {
+        let (low, high) = (s.load(&queries[g].low[n]), s.load(&queries[g].high[n]));
+        sum[g] = s.mul_add(y, high, s.mul_add(x, low, sum[g]));
+    });
+    sum
 }
 
 /// The weighted sums of values that lie alike.
@@ -1251,6 +1286,7 @@ impl<const FLOAT: u8> Kernel for SlotSums<'_, FLOAT> {
         let (start, end) = (sums.keys.start, sums.keys.end);
         let in_group = keys.is_packed(start);
         let values_at = keys.layout.values_at();
+        let mut asked = start;
         for near in (start..end).step_by(NEAR_KEYS) {
             let near = near..end.min(near + NEAR_KEYS);
             let mut slots = [&[][..]; NEAR_KEYS];
@@ -1260,17 +1296,22 @@ impl<const FLOAT: u8> Kernel for SlotSums<'_, FLOAT> {
                     *slot = &group[(token + i) * words..];
                 }
             } else {
-                for key in near.end..end.min(near.end + NEAR_KEYS) {
+                let ahead = asked..end.min(near.end + NEAR_KEYS);
+                asked = ahead.end;
+                for key in ahead {
                     simd::prefetch(s, &keys.slot(key)[values_at..]);
                 }
                 for (slot, key) in slots.iter_mut().zip(near.clone()) {
                     *slot = keys.slot(key);
                 }
             }
-            let slots = &slots[..near.len()];
             for kv_head in 0..n_kv_heads {
                 let at = if in_group { keys.layout.group_values_at(kv_head) } else { values_at + kv_head * words };
-                sums.add(s, SlotValues::<FLOAT> { slots, at, len: words }, near.clone(), kv_head);
+                let mut values = slots;
+                for value in &mut values[..near.len()] {
+                    *value = &value[at..at + words];
+                }
+                sums.add(s, SlotValues::<FLOAT>(&values[..near.len()]), near.clone(), kv_head);
             }
         }
     }
@@ -1308,8 +1349,8 @@ impl<const BITS: usize> GroupSums<'_, BITS> {
             let eights = scales.as_chunks_mut::<8>().0.iter_mut().zip(zeros.as_chunks_mut::<8>().0);
             for ((scale, zero), words) in eights.zip(words.as_chunks().0) {
                 let words = s.load_i(words);
-                s.store(simd::low_halves(s, words), scale);
-                s.store(simd::high_halves(s, words), zero);
+                s.store(s.low_halves(words), scale);
+                s.store(s.high_halves(words), zero);
             }
             for head in 0..heads {
                 let at = (kv_head * heads + head) * sums.stride + sums.keys.start - sums.first;

@@ -4,6 +4,9 @@
 //! Everything on the way from [`Kernel::run`] to an operation must be `#[inline(always)]`, or it is compiled without the
 //! instruction set.
 
+/// Words of a cache line.
+pub(super) const LINE: usize = 16;
+
 /// An instruction set; a value of the type is the proof that the machine has it.
 pub(super) trait Simd: Copy {
     /// Eight f32.
@@ -56,14 +59,41 @@ pub(super) trait Simd: Copy {
     fn as_i(self, a: Self::F) -> Self::I;
     /// Eight halves, two a word, the low one first. Finite ones only.
     fn halves(self, x: &[u32; 4]) -> Self::F;
+    /// The low halves of the lanes as f32: exact for finite ones, infinities become 65536.
+    #[inline(always)]
+    fn low_halves(self, x: Self::I) -> Self::F {
+        self.high_halves(self.shift_left::<16>(x))
+    }
+    /// The high halves of the lanes as f32: exact for finite ones, infinities become 65536.
+    #[inline(always)]
+    fn high_halves(self, x: Self::I) -> Self::F {
+        let bits = self.and(self.shift_right_signed::<3>(x), self.splat_i(HALF_MASK));
+        self.mul(self.as_f(bits), self.splat(HALF_FACTOR))
+    }
     /// Rows become columns.
     fn transpose(self, rows: [Self::I; 8]) -> [Self::I; 8];
     /// Asks for the cache line of a word that is needed soon; any address will do.
     #[inline(always)]
     fn prefetch(self, _word: *const u32) {}
+    /// Reads words that are needed soon, where the machine cannot be asked for them: in order, which is how memory is fastest.
+    #[inline(always)]
+    fn read_ahead(self, _words: &[u32]) {}
     /// The sum of each row's lanes.
     fn sums(self, rows: [Self::F; 8]) -> Self::F;
 }
+
+/// A loop written out, whose counter takes those of the turns listed that are below its end: the compiler itself unrolls
+/// only loops with little in them, and what is not unrolled keeps its sums in memory.
+macro_rules! unrolled {
+    ($i:ident of [$($turn:literal)*] below $end:expr => $body:expr) => {$(
+        if $turn < $end {
+            let $i = $turn;
+            $body;
+        }
+    )*};
+}
+
+pub(super) use unrolled;
 
 /// Work to be compiled for each instruction set. Implementations of `run` are `#[inline(always)]`.
 pub(super) trait Kernel {
@@ -77,25 +107,15 @@ pub(super) fn dispatch(kernel: impl Kernel) {
         return s.call(kernel);
     }
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-    return kernel.run(super::simd_wasm::Simd128);
+    return super::simd_wasm::call(kernel);
     #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     kernel.run(super::simd_portable::Portable);
 }
 
-/// The low halves of the lanes as f32: exact for finite ones, infinities become 65536.
-#[inline(always)]
-pub(super) fn low_halves<S: Simd>(s: S, x: S::I) -> S::F {
-    high_halves(s, s.shift_left::<16>(x))
-}
-
-/// The high halves of the lanes as f32: exact for finite ones, infinities become 65536.
-#[inline(always)]
-pub(super) fn high_halves<S: Simd>(s: S, x: S::I) -> S::F {
-    // Exponent and mantissa move to where f32 has them; the exponent's bias, 15 instead of 127, is made good by a
-    // multiplication, which also normalizes subnormals.
-    let bits = s.and(s.shift_right_signed::<3>(x), s.splat_i(0x8FFF_E000));
-    s.mul(s.as_f(bits), s.splat(f32::from_bits((127 + 112) << 23)))
-}
+/// What the bits of halves are masked with when they are where f32 has them, and what they then are multiplied by. The
+/// exponent's bias, 15 instead of 127, is made good by the product, which also normalizes subnormals.
+pub(super) const HALF_MASK: u32 = 0x8FFF_E000;
+pub(super) const HALF_FACTOR: f32 = f32::from_bits((127 + 112) << 23);
 
 /// `e^x` within 2 units in the last place; below -87 it stays at e^-87, above 88 at e^88.
 #[inline(always)]
@@ -116,9 +136,6 @@ pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
     let p = s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0));
     s.as_f(s.add_i(s.as_i(p), s.shift_left::<23>(s.as_i(shifted))))
 }
-
-/// Words of a cache line.
-const LINE: usize = 16;
 
 /// Asks for words that are needed soon.
 #[inline(always)]
@@ -142,5 +159,6 @@ pub(super) fn sum<S: Simd>(s: S, x: S::F) -> f32 {
 pub(super) fn greatest<S: Simd>(s: S, x: S::F) -> f32 {
     let mut x8 = [0.0; 8];
     s.store(x, &mut x8);
-    x8.into_iter().fold(f32::NEG_INFINITY, f32::max)
+    let [a, b, c, d, e, f, g, h] = x8;
+    (a.max(b).max(c.max(d))).max(e.max(f).max(g.max(h)))
 }

@@ -1,10 +1,26 @@
 //! Eight lanes as two registers of wasm's simd128.
 
-use super::simd::Simd;
+use super::simd::{HALF_FACTOR, HALF_MASK, Kernel, LINE, Simd};
 use std::arch::wasm32::*;
+use std::hint::black_box;
 
+/// Constants of inner loops are kept as values, read where the compiler cannot see it: as constants a browser makes them anew,
+/// in three instructions, wherever they are used.
 #[derive(Clone, Copy)]
-pub(super) struct Simd128;
+pub(super) struct Simd128 {
+    half_mask: v128,
+    half_factor: v128,
+}
+
+/// Runs a kernel as a function of its own: browsers compile many small functions sooner than a large one, and keep more of
+/// their values in registers.
+#[inline(never)]
+pub(super) fn call(kernel: impl Kernel) {
+    kernel.run(Simd128 {
+        half_mask: black_box(u32x4_splat(HALF_MASK)),
+        half_factor: black_box(f32x4_splat(HALF_FACTOR)),
+    });
+}
 
 type Two = [v128; 2];
 
@@ -17,12 +33,6 @@ macro_rules! on_both {
             [op($($arg[0]),*), op($($arg[1]),*)]
         }
     )*};
-}
-
-fn halves4(x: v128) -> v128 {
-    // As in `simd::high_halves`.
-    let bits = v128_and(i32x4_shl(x, 13), u32x4_splat(0x8FFF_E000));
-    f32x4_mul(bits, f32x4_splat(f32::from_bits((127 + 112) << 23)))
 }
 
 /// Four rows become four columns.
@@ -117,10 +127,24 @@ impl Simd for Simd128 {
     }
 
     #[inline(always)]
+    fn read_ahead(self, words: &[u32]) {
+        for word in words.iter().step_by(LINE) {
+            // SAFETY: a reference is valid for reads.
+            unsafe { std::ptr::from_ref(word).read_volatile() };
+        }
+    }
+
+    #[inline(always)]
     fn halves(self, x: &[u32; 4]) -> Two {
         // SAFETY: the load is of the whole array; wasm loads need no alignment.
         let x = unsafe { v128_load(x.as_ptr().cast()) };
-        [halves4(i32x4_extend_low_i16x8(x)), halves4(i32x4_extend_high_i16x8(x))]
+        let halves = |x| f32x4_mul(v128_and(i32x4_shl(x, 13), self.half_mask), self.half_factor);
+        [halves(i32x4_extend_low_i16x8(x)), halves(i32x4_extend_high_i16x8(x))]
+    }
+
+    #[inline(always)]
+    fn high_halves(self, x: Two) -> Two {
+        x.map(|x| f32x4_mul(v128_and(i32x4_shr(x, 3), self.half_mask), self.half_factor))
     }
 
     #[inline(always)]

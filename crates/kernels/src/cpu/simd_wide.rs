@@ -137,7 +137,7 @@ impl<S: Simd> Wide for Two<S> {
         shift_right<N>(a: I) -> I { |s| s.shift_right::<N>(a) }
         to_f(a: I) -> F { |s| s.to_f(a) }
         as_f(a: I) -> F { |s| s.as_f(a) }
-        low_halves(a: I) -> F { |s| simd::low_halves(s, a) }
-        high_halves(a: I) -> F { |s| simd::high_halves(s, a) }
+        low_halves(a: I) -> F { |s| s.low_halves(a) }
+        high_halves(a: I) -> F { |s| s.high_halves(a) }
     }
 }

@@ -27,6 +27,7 @@ impl<'a, T> Disjoint<'a, T> {
     /// # Safety
     /// No other part may hold a range that overlaps with this one.
     #[expect(clippy::mut_from_ref, reason = "handing out disjoint ranges is what this type is for")]
+    #[inline(always)]
     pub unsafe fn range(&self, range: Range<usize>) -> &mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "a range of the slice");
         // SAFETY: in bounds as just checked; disjoint as the caller promises.

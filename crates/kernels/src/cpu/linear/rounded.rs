@@ -1,20 +1,20 @@
 //! Products in integers, activations being rounded to 16 bits with one scale for each 32 columns.
 //!
 //! A block's sum of products is exact, and blocks are added in f32 in order. The rounding costs some 2e-6 of the sum of
-//! |w x|; in blocks with values far above the row's others (the first token's residual has one of 2e4) what the rounding left
-//! over is multiplied too.
+//! |w x|. Values far above the row's others (the first token's residual has one of 2e4) would make their blocks' steps coarse:
+//! they are set aside and multiplied in f32.
 
 #![expect(clippy::needless_range_loop, reason = "the innermost loops index several small arrays in step")]
 
 use super::{Input, Target, inverse_rms, share_pairs};
-use crate::cpu::simd::{self, Kernel, Simd, dispatch};
+use crate::cpu::simd::{self, Kernel, Simd, dispatch, unrolled};
 use crate::cpu::threads::Disjoint;
 use crate::packed::{BLOCK, Codec, Packed, octets};
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// A block whose largest value is so many times the row's root mean square is rounded twice: the steps of such blocks
-/// would make up most of a row's error.
+/// A value of so many times the row's root mean square is set aside: the steps of such values' blocks would make up most of a
+/// row's error. At most one value in the square of this can be so large.
 const FAR: f32 = 8.0;
 /// Rows that share a load of weights.
 const TILE: usize = 4;
@@ -39,15 +39,14 @@ struct Activations {
     pairs: Vec<[u32; 16]>,
     /// What a 16-bit value of 1 stands for, and the sum of the block's values, in true size.
     scales: Vec<[f32; 2]>,
-    /// By row: what rounding left over in blocks with far values.
-    rests: Vec<Vec<Rest>>,
+    /// By row: the values that were set aside.
+    far: Vec<Vec<Far>>,
 }
 
-/// A second term of a block of activations.
-struct Rest {
-    block: usize,
-    pairs: [u32; 16],
-    scales: [f32; 2],
+/// A value that its block leaves out.
+struct Far {
+    column: usize,
+    value: f32,
 }
 
 impl Activations {
@@ -56,21 +55,21 @@ impl Activations {
         let blocks = self.blocks;
         self.pairs.resize(input.rows * blocks, [0; 16]);
         self.scales.resize(input.rows * blocks, [0.0; 2]);
-        self.rests.resize_with(input.rows, Vec::new);
+        self.far.resize_with(input.rows, Vec::new);
         let (pairs, scales) = (Disjoint::new(&mut self.pairs), Disjoint::new(&mut self.scales));
-        let rests = Disjoint::new(&mut self.rests);
+        let far = Disjoint::new(&mut self.far);
         input.prepare(|rows, x| {
             let range = rows.start * blocks..rows.end * blocks;
             // SAFETY: parts have different rows.
-            let (pairs, scales, rests) =
-                unsafe { (pairs.range(range.clone()), scales.range(range), rests.range(rows)) };
-            dispatch(Quantize { input: Input { x, ..input }, q4: codec == Codec::Q4, pairs, scales, rests });
+            let (pairs, scales, far) = unsafe { (pairs.range(range.clone()), scales.range(range), far.range(rows)) };
+            dispatch(Quantize { input: Input { x, ..input }, q4: codec == Codec::Q4, pairs, scales, far });
         });
     }
 
+    #[inline]
     fn row(&self, row: usize) -> Row<'_> {
         let range = row * self.blocks..(row + 1) * self.blocks;
-        Row { pairs: &self.pairs[range.clone()], scales: &self.scales[range], rests: &self.rests[row] }
+        Row { pairs: &self.pairs[range.clone()], scales: &self.scales[range], far: &self.far[row] }
     }
 }
 
@@ -79,7 +78,7 @@ impl Activations {
 struct Row<'a> {
     pairs: &'a [[u32; 16]],
     scales: &'a [[f32; 2]],
-    rests: &'a [Rest],
+    far: &'a [Far],
 }
 
 struct Quantize<'a> {
@@ -87,7 +86,7 @@ struct Quantize<'a> {
     q4: bool,
     pairs: &'a mut [[u32; 16]],
     scales: &'a mut [[f32; 2]],
-    rests: &'a mut [Vec<Rest>],
+    far: &'a mut [Vec<Far>],
 }
 
 impl Kernel for Quantize<'_> {
@@ -95,30 +94,59 @@ impl Kernel for Quantize<'_> {
     fn run<S: Simd>(self, s: S) {
         let blocks = self.input.cols / BLOCK;
         let gain = self.input.norm.map(|norm| norm.gain.as_chunks::<8>().0);
-        for (row, (x, rests)) in self.input.x.chunks_exact(self.input.cols).zip(self.rests).enumerate() {
-            rests.clear();
+        for (row, (x, far)) in self.input.x.chunks_exact(self.input.cols).zip(self.far).enumerate() {
+            far.clear();
             let x = x.as_chunks::<8>().0;
             let factor = self.input.norm.map_or(1.0, |norm| inverse_rms(s, x, norm.eps));
-            let far = FAR * root_mean_square(s, x, gain);
+            let typical = root_mean_square(s, x, gain);
+            let limit = FAR * typical;
+            // NaN where a value is not finite: integers could not tell.
+            let factor = factor + 0.0 * typical;
             for block in 0..blocks {
                 let mut values = [s.splat(0.0); 4];
+                let mut greatest = s.splat(0.0);
                 for i in 0..4 {
                     values[i] = s.load(&x[4 * block + i]);
                     if let Some(gain) = gain {
                         values[i] = s.mul(values[i], s.load(&gain[4 * block + i]));
                     }
+                    greatest = s.max(greatest, magnitude(s, values[i]));
+                }
+                if s.any_greater(greatest, s.splat(limit)) {
+                    values = set_aside(s, values, limit, |column, value| {
+                        far.push(Far { column: block * BLOCK + column, value: value * factor });
+                    });
                 }
                 let at = row * blocks + block;
-                let rounded = quantize(s, values, factor, self.q4, &mut self.pairs[at]);
-                self.scales[at] = rounded.scales;
-                if rounded.greatest > far {
-                    let mut pairs = [0; 16];
-                    let scales = quantize(s, rounded.rest, factor, self.q4, &mut pairs).scales;
-                    rests.push(Rest { block, pairs, scales });
-                }
+                self.scales[at] = quantize(s, values, factor, self.q4, &mut self.pairs[at]);
             }
         }
     }
+}
+
+#[inline(always)]
+fn magnitude<S: Simd>(s: S, x: S::F) -> S::F {
+    s.max(x, s.sub(s.splat(0.0), x))
+}
+
+/// Calls `take` for each of a block's values whose magnitude is above `limit`, and puts zeros in their places.
+#[inline(always)]
+fn set_aside<S: Simd>(s: S, values: [S::F; 4], limit: f32, mut take: impl FnMut(usize, f32)) -> [S::F; 4] {
+    let mut left = [[0.0; 8]; 4];
+    for i in 0..4 {
+        s.store(values[i], &mut left[i]);
+    }
+    for (column, value) in left.as_flattened_mut().iter_mut().enumerate() {
+        if value.abs() > limit {
+            take(column, *value);
+            *value = 0.0;
+        }
+    }
+    let mut values = values;
+    for i in 0..4 {
+        values[i] = s.load(&left[i]);
+    }
+    values
 }
 
 /// The root of the mean square of a row times its gain.
@@ -135,38 +163,23 @@ fn root_mean_square<S: Simd>(s: S, x: &[[f32; 8]], gain: Option<&[[f32; 8]]>) ->
     (simd::sum(s, sum) / (x.len() * 8) as f32).sqrt()
 }
 
-/// A block of activations after rounding.
-struct Rounded<F> {
-    /// As in [`Activations`].
-    scales: [f32; 2],
-    /// The largest magnitude; a block is rounded in steps of it.
-    greatest: f32,
-    /// What the rounding left over.
-    rest: [F; 4],
-}
-
-/// Rounds a block to 16 bits; its true values are `values * factor`.
+/// Rounds a block to 16 bits, and returns its scales; its true values are `values * factor`.
 #[inline(always)]
-fn quantize<S: Simd>(s: S, values: [S::F; 4], factor: f32, q4: bool, pairs: &mut [u32; 16]) -> Rounded<S::F> {
+fn quantize<S: Simd>(s: S, values: [S::F; 4], factor: f32, q4: bool, pairs: &mut [u32; 16]) -> [f32; 2] {
     let zero = s.splat(0.0);
-    let (mut greatest, mut poison) = (zero, zero);
+    let mut greatest = zero;
     for value in values {
-        let magnitude = s.max(value, s.sub(zero, value));
-        greatest = s.max(greatest, magnitude);
-        // Zero, or NaN where the value is not finite: integers could not tell.
-        poison = s.mul_add(value, zero, poison);
+        greatest = s.max(greatest, magnitude(s, value));
     }
     let greatest = simd::greatest(s, greatest);
     let inverse = if greatest > 1e-30 { 32767.0 / greatest } else { 0.0 };
     let step = greatest / 32767.0;
     let mut codes = [[0; 8]; 4];
     let mut sums = s.splat_i(0);
-    let mut rest = values;
     for i in 0..4 {
         let code = s.round(s.mul(values[i], s.splat(inverse)));
         sums = s.add_i(sums, code);
         s.store_i(code, &mut codes[i]);
-        rest[i] = s.mul_add(s.to_f(code), s.splat(-step), values[i]);
     }
     let codes = codes.as_flattened();
     let pair = |a: usize| codes[a] & 0xFFFF | codes[a + 2] << 16;
@@ -185,8 +198,8 @@ fn quantize<S: Simd>(s: S, values: [S::F; 4], factor: f32, q4: bool, pairs: &mut
     }
     // At most 32 * 32767, which f32 holds exactly.
     let total = simd::sum(s, s.to_f(sums));
-    let scale = step * factor + simd::sum(s, poison);
-    Rounded { scales: [scale, total * scale], greatest, rest }
+    let scale = step * factor;
+    [scale, total * scale]
 }
 
 /// Some pairs of octets, times all rows.
@@ -209,40 +222,36 @@ impl Part<'_> {
     #[inline(always)]
     fn by<S: Simd, C: Code>(&self, s: S) {
         for pair in self.pairs.clone() {
-            let octet = |octet: usize| Weights::new((self.w.octet_words(octet), self.w.octet_scales(octet)));
-            let weights = [octet(2 * pair), octet((2 * pair + 1).min(self.target.octets - 1))];
             let mut row = 0;
             while row + TILE <= self.rows {
-                self.tile::<S, C, TILE>(s, pair, weights, row);
+                self.tile::<S, C, TILE>(s, pair, row);
                 row += TILE;
             }
             match self.rows - row {
-                1 => self.tile::<S, C, 1>(s, pair, weights, row),
-                2 => self.tile::<S, C, 2>(s, pair, weights, row),
-                3 => self.tile::<S, C, 3>(s, pair, weights, row),
+                1 => self.tile::<S, C, 1>(s, pair, row),
+                2 => self.tile::<S, C, 2>(s, pair, row),
+                3 => self.tile::<S, C, 3>(s, pair, row),
                 _ => {}
             }
         }
     }
 
-    /// The products of a pair of octets with `T` rows.
-    #[inline(always)]
-    fn tile<S: Simd, C: Code, const T: usize>(&self, s: S, pair: usize, weights: [Weights<'_, C>; 2], row: usize) {
-        let x: [_; T] = std::array::from_fn(|t| self.activations.row(row + t));
-        let mut y = [[s.splat(0.0); T]; 2];
-        if S::WIDE {
-            y = multiply(s, weights, x);
-        } else {
-            for o in 0..2 {
-                if 2 * pair + o < self.target.octets {
-                    [y[o]] = multiply(s, [weights[o]], x);
-                }
-            }
+    /// The products of a pair of octets with `T` rows: a function of its own where that is possible, for the same reason that
+    /// wasm's kernels are.
+    #[cfg_attr(target_family = "wasm", inline(never))]
+    #[cfg_attr(not(target_family = "wasm"), inline(always))]
+    fn tile<S: Simd, C: Code, const T: usize>(&self, s: S, pair: usize, row: usize) {
+        let mut x = [self.activations.row(row); T];
+        for t in 1..T {
+            x[t] = self.activations.row(row + t);
         }
-        for t in 0..T {
+        let octet = |octet| Weights::<C>::new((self.w.octet_words(octet), self.w.octet_scales(octet)));
+        let first = multiply(s, octet(2 * pair), x);
+        let second = if 2 * pair + 1 < self.target.octets { multiply(s, octet(2 * pair + 1), x) } else { first };
+        unrolled!(t of [0 1 2 3] below T => {
             // SAFETY: parts have different pairs.
-            unsafe { self.target.finish(s, row + t, pair, [y[0][t], y[1][t]]) };
-        }
+            unsafe { self.target.finish(s, row + t, pair, [first[t], second[t]]) };
+        });
     }
 }
 
@@ -254,8 +263,14 @@ trait Code: Copy {
     const PLANES: usize;
     /// Scale words of eight rows' block.
     const SCALES: usize;
-    /// Vector `plane` of those.
-    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I;
+    /// What its codes are masked with.
+    const MASK: u32;
+    /// Those vectors; what follows them is not used.
+    fn planes<S: Simd>(s: S, word: S::I, mask: S::I) -> [S::I; 4];
+    /// Where the code of a block's column is: its word, and the bits below it.
+    fn place(column: usize) -> (usize, usize);
+    /// The codes of eight rows at bit `shift`, one of those of a word's low half.
+    fn code<S: Simd>(s: S, word: S::I, shift: usize) -> S::I;
     /// Scale and minimum of eight rows.
     fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2];
     /// Whether the minimum is not always 0.
@@ -269,23 +284,39 @@ impl Code for Q4 {
     const WORDS: usize = 4;
     const PLANES: usize = 4;
     const SCALES: usize = 8;
+    const MASK: u32 = 0x000F_000F;
     const MINIMUM: bool = true;
 
     #[inline(always)]
-    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I {
-        let mask = s.splat_i(0x000F_000F);
-        match plane {
-            0 => s.and(word, mask),
-            1 => s.and(s.shift_right::<4>(word), mask),
-            2 => s.and(s.shift_right::<8>(word), mask),
-            _ => s.and(s.shift_right::<12>(word), mask),
-        }
+    fn planes<S: Simd>(s: S, word: S::I, mask: S::I) -> [S::I; 4] {
+        [
+            s.and(word, mask),
+            s.and(s.shift_right::<4>(word), mask),
+            s.and(s.shift_right::<8>(word), mask),
+            s.and(s.shift_right::<12>(word), mask),
+        ]
+    }
+
+    fn place(column: usize) -> (usize, usize) {
+        let (half, of_four) = (column / 16, column % 4);
+        (column % 16 / 4, 16 * (of_four / 2) + 8 * (of_four % 2) + 4 * half)
+    }
+
+    #[inline(always)]
+    fn code<S: Simd>(s: S, word: S::I, shift: usize) -> S::I {
+        let word = match shift {
+            0 => word,
+            4 => s.shift_right::<4>(word),
+            8 => s.shift_right::<8>(word),
+            _ => s.shift_right::<12>(word),
+        };
+        s.and(word, s.splat_i(0xF))
     }
 
     #[inline(always)]
     fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2] {
         let words = words.as_array().map_or(s.splat_i(0), |words| s.load_i(words));
-        [simd::low_halves(s, words), simd::high_halves(s, words)]
+        [s.low_halves(words), s.high_halves(words)]
     }
 }
 
@@ -296,11 +327,22 @@ impl Code for Q8 {
     const WORDS: usize = 8;
     const PLANES: usize = 2;
     const SCALES: usize = 4;
+    const MASK: u32 = 0;
     const MINIMUM: bool = false;
 
     #[inline(always)]
-    fn plane<S: Simd>(s: S, word: S::I, plane: usize) -> S::I {
-        if plane == 0 { s.low_bytes(word) } else { s.high_bytes(word) }
+    fn planes<S: Simd>(s: S, word: S::I, _: S::I) -> [S::I; 4] {
+        [s.low_bytes(word), s.high_bytes(word), word, word]
+    }
+
+    fn place(column: usize) -> (usize, usize) {
+        (column / 4, 8 * (column % 4))
+    }
+
+    #[inline(always)]
+    fn code<S: Simd>(s: S, word: S::I, shift: usize) -> S::I {
+        let high = if shift == 0 { s.shift_left::<24>(word) } else { s.shift_left::<16>(word) };
+        s.shift_right_signed::<24>(high)
     }
 
     #[inline(always)]
@@ -345,64 +387,53 @@ impl<'a, C: Code> Weights<'a, C> {
     }
 }
 
-/// The products of `O` octets with `T` rows of activations.
+/// The products of an octet with `T` rows of activations.
 #[inline(always)]
-fn multiply<S: Simd, C: Code, const T: usize, const O: usize>(
-    s: S,
-    weights: [Weights<'_, C>; O],
-    x: [Row<'_>; T],
-) -> [[S::F; T]; O] {
-    let mut y = [[s.splat(0.0); T]; O];
+fn multiply<S: Simd, C: Code, const T: usize>(s: S, weights: Weights<'_, C>, x: [Row<'_>; T]) -> [S::F; T] {
+    let mut y = [s.splat(0.0); T];
+    let mask = std::hint::black_box(s.splat_i(C::MASK));
     for block in 0..x[0].pairs.len() {
-        for o in 0..O {
-            weights[o].prefetch(s, block);
-        }
-        let dots = block_dots::<S, C, T, O>(s, weights, block, std::array::from_fn(|t| &x[t].pairs[block]));
-        for o in 0..O {
-            let [d, m] = weights[o].scales(s, block);
-            for t in 0..T {
-                y[o][t] = scale_dots::<S, C>(s, dots[o][t], d, m, x[t].scales[block], y[o][t]);
-            }
-        }
+        weights.prefetch(s, block);
+        let mut pairs = [&x[0].pairs[block]; T];
+        unrolled!(t of [0 1 2 3] below T => pairs[t] = &x[t].pairs[block]);
+        let dots = block_dots::<S, C, T>(s, weights, mask, block, pairs);
+        let [d, m] = weights.scales(s, block);
+        unrolled!(t of [0 1 2 3] below T => y[t] = scale_dots::<S, C>(s, dots[t], d, m, x[t].scales[block], y[t]));
     }
-    for t in 0..T {
-        for rest in x[t].rests {
-            let dots = block_dots::<S, C, 1, O>(s, weights, rest.block, [&rest.pairs]);
-            for o in 0..O {
-                let [d, m] = weights[o].scales(s, rest.block);
-                y[o][t] = scale_dots::<S, C>(s, dots[o][0], d, m, rest.scales, y[o][t]);
-            }
+    unrolled!(t of [0 1 2 3] below T => {
+        for &Far { column, value } in x[t].far {
+            let (block, column) = (column / BLOCK, column % BLOCK);
+            let (word, shift) = C::place(column);
+            let word = weights.word(s, block, word);
+            let code = C::code(s, if shift < 16 { word } else { s.shift_right::<16>(word) }, shift % 16);
+            let [d, m] = weights.scales(s, block);
+            y[t] = scale_dots::<S, C>(s, code, d, m, [value, value], y[t]);
         }
-    }
+    });
     y
 }
 
 /// The integer products of one block.
 #[inline(always)]
-fn block_dots<S: Simd, C: Code, const T: usize, const O: usize>(
+fn block_dots<S: Simd, C: Code, const T: usize>(
     s: S,
-    weights: [Weights<'_, C>; O],
+    weights: Weights<'_, C>,
+    mask: S::I,
     block: usize,
     x: [&[u32; 16]; T],
-) -> [[S::I; T]; O] {
-    let mut dots = [[s.splat_i(0); T]; O];
+) -> [S::I; T] {
+    let mut dots = [s.splat_i(0); T];
     for word in 0..C::WORDS {
-        let mut words = [s.splat_i(0); O];
-        for o in 0..O {
-            words[o] = weights[o].word(s, block, word);
-        }
-        for plane in 0..C::PLANES {
-            let mut codes = [s.splat_i(0); O];
-            for o in 0..O {
-                codes[o] = C::plane(s, words[o], plane);
-            }
-            for t in 0..T {
-                let pair = s.splat_i(x[t][word * C::PLANES + plane]);
-                for o in 0..O {
-                    dots[o][t] = s.add_i(dots[o][t], s.dot_pairs(codes[o], pair));
-                }
-            }
-        }
+        let codes = C::planes(s, weights.word(s, block, word), mask);
+        unrolled!(t of [0 1 2 3] below T => {
+            let mut products = [s.splat_i(0); 4];
+            unrolled!(plane of [0 1 2 3] below C::PLANES => {
+                products[plane] = s.dot_pairs(codes[plane], s.splat_i(x[t][word * C::PLANES + plane]));
+            });
+            // Two by two: a browser then finds registers for them.
+            let sum = s.add_i(s.add_i(products[0], products[1]), s.add_i(products[2], products[3]));
+            dots[t] = s.add_i(dots[t], sum);
+        });
     }
     dots
 }
