@@ -208,6 +208,8 @@ export const selfTest = (failed: readonly string[]): string =>
   `The self-test got wrong numbers in ${failed.join(", ")}.`;
 export const cpuFailed = (message: string): string => `The model cannot run here: ${asSentence(message)}`;
 export const reloadRemedy = "Reload the page; if that does not help, try another browser.";
+export const moduleRemedy =
+  "Check the connection, then reload the page; on a server of your own, see that the file is there.";
 export const moduleFault = (url: string, message: string): string =>
   `The module at ${url} could not be used: ${asSentence(message)}`;
 export const workerDied = (message: string): string =>

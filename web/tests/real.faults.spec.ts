@@ -12,7 +12,7 @@ export interface Options {
 }
 
 const test = base.extend<Options>({ times: [2, { option: true }] });
-test.setTimeout(30 * 60_000);
+test.setTimeout(60 * 60_000);
 
 const SEED = Number(process.env["SINKSTREAM_SEED"] ?? Date.now() % 1_000_000);
 const patient = { timeout: 120_000 };

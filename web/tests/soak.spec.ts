@@ -1,7 +1,8 @@
 // 3,000 tokens of the real model on the page, on the CPU, through 4 sinks and 124 recent tokens: the module's
 // memory, the page's heap and its elements stay as they are, and a token at the end takes no longer than one
-// near the beginning. `npm run soak`, against a server named by SINKSTREAM_URL.
+// near the beginning. Then 2,000 tokens of a comparison. `npm run soak`, against a server named by SINKSTREAM_URL.
 
+import { readFileSync } from "node:fs";
 import { type CDPSession, expect, test } from "@playwright/test";
 import { parts } from "./page.ts";
 
@@ -68,4 +69,29 @@ test(`${TOKENS} tokens`, async ({ page }) => {
   expect(last.nodes - second.nodes).toBeLessThan(1500);
   console.log(`seconds for ${PART} tokens, last over second: ${(last.seconds / second.seconds).toFixed(3)}`);
   expect(last.seconds / second.seconds).toBeLessThanOrEqual(1.05);
+});
+
+test("2,000 tokens of a comparison", async ({ page }) => {
+  const session = await page.context().newCDPSession(page);
+  await session.send("Performance.enable");
+  await page.goto("/?backend=cpu&load=1&view=compare&play=0&lane=window:128&lane=sinks:4%2B124");
+  await expect(parts(page).status).toContainText("Ready.", { timeout: 120_000 });
+  const story = readFileSync(new URL("../../tests/golden/story.txt", import.meta.url), "utf8");
+  await page.getByText("Another text, and runs as files").click();
+  await page.getByLabel("Your own text").fill(`${story}\n\n${story}`);
+  await page.getByRole("button", { name: "Use this text" }).click();
+  await page.locator("#act").click();
+  const place = page.locator(".place");
+  const read = async (): Promise<number> => Number((await place.innerText()).split(" ")[0]?.replaceAll(",", ""));
+  const rows: Omit<Row, "seconds" | "module">[] = [];
+  for (let at = PART; at <= 2000; at += PART) {
+    await expect.poll(read, { timeout: 120_000, intervals: [100] }).toBeGreaterThanOrEqual(at);
+    rows.push({ tokens: await read(), ...(await weigh(session)) });
+  }
+  console.table(rows);
+  const [first] = rows;
+  const last = rows.at(-1);
+  if (first === undefined || last === undefined) throw new Error("nothing was weighed");
+  expect(last.heap - first.heap).toBeLessThan(2_000_000);
+  expect(last.nodes - first.nodes).toBeLessThan(1500);
 });

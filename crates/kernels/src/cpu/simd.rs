@@ -41,6 +41,7 @@ pub(super) trait Simd: Copy {
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     fn shift_left<const N: i32>(self, a: Self::I) -> Self::I;
+    fn shift_left_by(self, a: Self::I, n: u32) -> Self::I;
     /// Fills with zeros.
     fn shift_right<const N: i32>(self, a: Self::I) -> Self::I;
     /// Fills with the sign.
@@ -154,11 +155,12 @@ pub(super) fn sum<S: Simd>(s: S, x: S::F) -> f32 {
     ((a + b) + (c + d)) + ((e + f) + (g + h))
 }
 
-/// The greatest lane.
+/// The greatest lane; any where one is NaN. Plain comparisons, since in wasm `f32::max` is a call.
 #[inline(always)]
 pub(super) fn greatest<S: Simd>(s: S, x: S::F) -> f32 {
     let mut x8 = [0.0; 8];
     s.store(x, &mut x8);
     let [a, b, c, d, e, f, g, h] = x8;
-    (a.max(b).max(c.max(d))).max(e.max(f).max(g.max(h)))
+    let max = |a: f32, b: f32| if a > b { a } else { b };
+    max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)))
 }

@@ -82,6 +82,7 @@ impl Simd for Avx2 {
         add_i(a: __m256i, b: __m256i) -> __m256i { _mm256_add_epi32(a, b) }
         and(a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }
         shift_left<N>(a: __m256i) -> __m256i { _mm256_slli_epi32::<N>(a) }
+        shift_left_by(a: __m256i, n: u32) -> __m256i { _mm256_sll_epi32(a, _mm_cvtsi32_si128(n.cast_signed())) }
         shift_right<N>(a: __m256i) -> __m256i { _mm256_srli_epi32::<N>(a) }
         shift_right_signed<N>(a: __m256i) -> __m256i { _mm256_srai_epi32::<N>(a) }
         low_bytes(a: __m256i) -> __m256i { _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(a)) }

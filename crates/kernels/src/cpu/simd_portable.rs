@@ -122,6 +122,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn shift_left_by(self, a: [u32; 8], n: u32) -> [u32; 8] {
+        lanes!(|a| a << n)
+    }
+
+    #[inline(always)]
     fn shift_right<const N: i32>(self, a: [u32; 8]) -> [u32; 8] {
         lanes!(|a| a >> N)
     }

@@ -100,6 +100,11 @@ impl Simd for Simd128 {
     }
 
     #[inline(always)]
+    fn shift_left_by(self, a: Two, n: u32) -> Two {
+        a.map(|a| i32x4_shl(a, n))
+    }
+
+    #[inline(always)]
     fn any_greater(self, a: Two, b: Two) -> bool {
         v128_any_true(v128_or(f32x4_gt(a[0], b[0]), f32x4_gt(a[1], b[1])))
     }

@@ -45,7 +45,10 @@ struct Activations {
 
 /// A value that its block leaves out.
 struct Far {
-    column: usize,
+    block: usize,
+    /// The octet's word with its column's codes, and their place in it.
+    word: usize,
+    shift: u32,
     value: f32,
 }
 
@@ -114,7 +117,9 @@ impl Kernel for Quantize<'_> {
                 }
                 if s.any_greater(greatest, s.splat(limit)) {
                     values = set_aside(s, values, limit, |column, value| {
-                        far.push(Far { column: block * BLOCK + column, value: value * factor });
+                        let (words, (word, shift)) =
+                            if self.q4 { (Q4::WORDS, Q4::place(column)) } else { (Q8::WORDS, Q8::place(column)) };
+                        far.push(Far { block, word: block * words + word, shift, value: value * factor });
                     });
                 }
                 let at = row * blocks + block;
@@ -268,9 +273,9 @@ trait Code: Copy {
     /// Those vectors; what follows them is not used.
     fn planes<S: Simd>(s: S, word: S::I, mask: S::I) -> [S::I; 4];
     /// Where the code of a block's column is: its word, and the bits below it.
-    fn place(column: usize) -> (usize, usize);
-    /// The codes of eight rows at bit `shift`, one of those of a word's low half.
-    fn code<S: Simd>(s: S, word: S::I, shift: usize) -> S::I;
+    fn place(column: usize) -> (usize, u32);
+    /// The codes of eight rows that have `shift` bits below them.
+    fn code<S: Simd>(s: S, word: S::I, shift: u32) -> S::I;
     /// Scale and minimum of eight rows.
     fn scales<S: Simd>(s: S, words: &[u32]) -> [S::F; 2];
     /// Whether the minimum is not always 0.
@@ -297,20 +302,13 @@ impl Code for Q4 {
         ]
     }
 
-    fn place(column: usize) -> (usize, usize) {
-        let (half, of_four) = (column / 16, column % 4);
-        (column % 16 / 4, 16 * (of_four / 2) + 8 * (of_four % 2) + 4 * half)
+    fn place(column: usize) -> (usize, u32) {
+        (column % 16 / 4, (8 * (column % 4) + 4 * (column / 16)) as u32)
     }
 
     #[inline(always)]
-    fn code<S: Simd>(s: S, word: S::I, shift: usize) -> S::I {
-        let word = match shift {
-            0 => word,
-            4 => s.shift_right::<4>(word),
-            8 => s.shift_right::<8>(word),
-            _ => s.shift_right::<12>(word),
-        };
-        s.and(word, s.splat_i(0xF))
+    fn code<S: Simd>(s: S, word: S::I, shift: u32) -> S::I {
+        s.shift_right::<28>(s.shift_left_by(word, 28 - shift))
     }
 
     #[inline(always)]
@@ -335,14 +333,13 @@ impl Code for Q8 {
         [s.low_bytes(word), s.high_bytes(word), word, word]
     }
 
-    fn place(column: usize) -> (usize, usize) {
-        (column / 4, 8 * (column % 4))
+    fn place(column: usize) -> (usize, u32) {
+        (column / 4, 8 * (column % 4) as u32)
     }
 
     #[inline(always)]
-    fn code<S: Simd>(s: S, word: S::I, shift: usize) -> S::I {
-        let high = if shift == 0 { s.shift_left::<24>(word) } else { s.shift_left::<16>(word) };
-        s.shift_right_signed::<24>(high)
+    fn code<S: Simd>(s: S, word: S::I, shift: u32) -> S::I {
+        s.shift_right_signed::<24>(s.shift_left_by(word, 24 - shift))
     }
 
     #[inline(always)]
@@ -401,11 +398,8 @@ fn multiply<S: Simd, C: Code, const T: usize>(s: S, weights: Weights<'_, C>, x: 
         unrolled!(t of [0 1 2 3] below T => y[t] = scale_dots::<S, C>(s, dots[t], d, m, x[t].scales[block], y[t]));
     }
     unrolled!(t of [0 1 2 3] below T => {
-        for &Far { column, value } in x[t].far {
-            let (block, column) = (column / BLOCK, column % BLOCK);
-            let (word, shift) = C::place(column);
-            let word = weights.word(s, block, word);
-            let code = C::code(s, if shift < 16 { word } else { s.shift_right::<16>(word) }, shift % 16);
+        for &Far { block, word, shift, value } in x[t].far {
+            let code = C::code(s, s.load_i(&weights.words[word]), shift);
             let [d, m] = weights.scales(s, block);
             y[t] = scale_dots::<S, C>(s, code, d, m, [value, value], y[t]);
         }
