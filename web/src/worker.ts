@@ -125,7 +125,7 @@ async function start(request: Extract<Request, { kind: "start" }>): Promise<void
     throw {
       name: "module",
       message: say.moduleFault(url, message),
-      remedy: caught instanceof WebAssembly.CompileError ? say.reloadRemedy : say.moduleRemedy,
+      remedy: caught instanceof TypeError ? say.moduleRemedy : say.reloadRemedy,
     } satisfies Fault;
   }
   memory = module.memory_bytes;

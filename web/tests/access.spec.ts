@@ -191,6 +191,8 @@ test("Tab reaches everything in the settings and the panels", async ({ page }) =
     ["Help", ["Copy the self-test's result", expect.stringContaining("For a bug report")]],
   ] as const) {
     await press(panel);
+    // What is kept is listed a moment after the panel has opened.
+    await expect(page.getByRole("button", { name: /^(Open Hello|Use SmolLM2|Copy the self-test)/ })).toBeVisible();
     await page.getByRole("button", { name: "Close" }).focus();
     expect(await tabs(page, names.length), panel).toEqual(names);
     await page.keyboard.press("Escape");

@@ -107,6 +107,15 @@ test("wrong numbers in the self-test", async ({ page }) => {
   );
 });
 
+test("a module that is not there is named, with what puts it there", async ({ page }) => {
+  await mock(page);
+  await page.context().route("**/pkg/wasm.js", (route) => route.fulfill({ status: 404, body: "Not found" }));
+  await page.goto("/?backend=cpu&load=1");
+  const { status } = parts(page);
+  await expect(status).toContainText(/The module at \S+\/pkg\/wasm\.js could not be used/);
+  await expect(status).toContainText("on a server of your own, see that the file is there");
+});
+
 test("a device that cannot be created", async ({ page }) => {
   await mock(page, { most: 3, create: { webgpu: "reject" } });
   await fakeGpu(page, GPU);
