@@ -1083,7 +1083,6 @@ impl<const FLOAT: u8> Kernel for SlotScores<'_, FLOAT> {
         let kv_words = n_kv_heads * words;
         let end = scores.blocks.last().map_or(0, |block| block.first + block.len);
         let in_group = scores.blocks.first().is_some_and(|block| keys.is_packed(block.first));
-        let mut asked = scores.blocks.first().map_or(0, |block| block.first);
         let mut sums = [[s.splat(0.0); BLOCK]; MOST_HEADS];
         for block in scores.blocks {
             let mut slots = [&[][..]; BLOCK];
@@ -1096,9 +1095,7 @@ impl<const FLOAT: u8> Kernel for SlotScores<'_, FLOAT> {
                 }
             } else {
                 // Slots lie too far apart for the machine to see them coming.
-                let ahead = asked..end.min(block.first + 2 * BLOCK);
-                asked = ahead.end;
-                for key in ahead {
+                for key in block.first + BLOCK..end.min(block.first + 2 * BLOCK) {
                     simd::prefetch(s, &keys.slot(key)[..kv_words]);
                 }
                 slots = keys.slots(*block);
@@ -1286,7 +1283,6 @@ impl<const FLOAT: u8> Kernel for SlotSums<'_, FLOAT> {
         let (start, end) = (sums.keys.start, sums.keys.end);
         let in_group = keys.is_packed(start);
         let values_at = keys.layout.values_at();
-        let mut asked = start;
         for near in (start..end).step_by(NEAR_KEYS) {
             let near = near..end.min(near + NEAR_KEYS);
             let mut slots = [&[][..]; NEAR_KEYS];
@@ -1296,9 +1292,7 @@ impl<const FLOAT: u8> Kernel for SlotSums<'_, FLOAT> {
                     *slot = &group[(token + i) * words..];
                 }
             } else {
-                let ahead = asked..end.min(near.end + NEAR_KEYS);
-                asked = ahead.end;
-                for key in ahead {
+                for key in near.end..end.min(near.end + NEAR_KEYS) {
                     simd::prefetch(s, &keys.slot(key)[values_at..]);
                 }
                 for (slot, key) in slots.iter_mut().zip(near.clone()) {

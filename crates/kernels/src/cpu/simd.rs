@@ -41,6 +41,7 @@ pub(super) trait Simd: Copy {
     fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     fn shift_left<const N: i32>(self, a: Self::I) -> Self::I;
+    /// By fewer than 32 bits.
     fn shift_left_by(self, a: Self::I, n: u32) -> Self::I;
     /// Fills with zeros.
     fn shift_right<const N: i32>(self, a: Self::I) -> Self::I;
