@@ -133,7 +133,7 @@ export class CompareView {
     this.badge.classList.toggle("live", live);
     const { made } = run;
     if (live) {
-      const last = run.lanes.flatMap(({ ms }) => ms.bins.at(-1) ?? []);
+      const last = run.lanes.flatMap(({ ms }) => ms.last ?? []);
       const rate = last.length === 0 ? null : 1000 / Math.max(...last.map(mean));
       setText(this.badge, say.liveBadge(place, rate));
     } else if (recording === null || made === null) setText(this.badge, "");
@@ -168,7 +168,7 @@ export class CompareView {
 function happened({ lanes }: RunState): string {
   const window = lanes.find(({ settings }) => settings.policy === "window");
   const sinks = lanes.find(({ settings }) => settings.policy === "sinks");
-  const mass = sinks?.attention.bins.at(-1);
+  const mass = sinks?.attention.last;
   const ago = window?.first_left == null ? null : window.at - 1 - window.first_left;
   return say.happened(mass === undefined ? null : mean(mass), ago, sinks?.settings.sinks ?? 4);
 }
@@ -286,7 +286,7 @@ class LaneView {
     const ppl = recentPerplexity(lane);
     setText(this.facts.quality, ppl === null ? say.UNKNOWN : run.mode === "forced" ? say.perplexity(ppl) : say.natsOf(Math.log(ppl)));
     setText(this.facts.memory, lane.at === 0 ? say.UNKNOWN : say.megabytes(totalBytes(lane.bytes)));
-    const ms = lane.ms.bins.at(-1);
+    const ms = lane.ms.last;
     setText(this.facts.time, ms === undefined ? say.UNKNOWN : say.milliseconds(mean(ms)));
     const behind = run.at - lane.at;
     setText(

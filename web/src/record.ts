@@ -44,7 +44,7 @@ export class Recorder {
   /** The recording so far; null where no lane read every token. */
   recorded(about: About): RecordedRun | null {
     const { mode, prompt = 0 } = this.run;
-    const whole = this.lanes.find((column) => column.whole)?.ids;
+    const whole = this.lanes.find((column) => column.whole)?.ids.flatMap((id) => id ?? []);
     if (whole === undefined || mode === "chat") return null;
     const forced = mode === "forced";
     const count = Math.max(...this.lanes.map(({ length }) => length));
@@ -68,13 +68,12 @@ export class Recorder {
 
 /** One lane. */
 class Column {
-  /** By index; holes where tokens were skipped. */
-  readonly ids: number[] = [];
+  private readonly read = new Values(0);
   /** It read one token after the other. */
   whole = true;
-  private readonly nll: (number | null)[] = [];
-  private readonly ms: (number | null)[] = [];
-  private readonly masses: { sinks: (number | null)[]; first: (number | null)[] } = { sinks: [], first: [] };
+  private readonly nll = new Values(4);
+  private readonly ms = new Values(2);
+  private readonly masses = { sinks: new Values(3), first: new Values(3) };
   private readonly rows: Uint8Array[] = [];
   private readonly held = new RampWriter();
   private readonly capacity = new RampWriter();
@@ -94,18 +93,23 @@ class Column {
   }
 
   get length(): number {
-    return this.ids.length;
+    return this.read.length;
+  }
+
+  /** Null where tokens were skipped. */
+  get ids(): (number | null)[] {
+    return this.read.values;
   }
 
   /** True where the first token left with it. */
   take(read: LaneStep): boolean {
     const { i, nll, ms, evicted, sink_mass, first_mass } = read;
-    if (i !== this.ids.length) this.whole = false;
-    this.ids[i] = read.id;
-    if (i > 0) put(this.nll, i - 1, nll === null ? null : rounded(nll, 4));
-    put(this.ms, i, ms === null ? null : rounded(ms, 2));
-    put(this.masses.sinks, i, average(sink_mass));
-    put(this.masses.first, i, average(first_mass));
+    if (i !== this.length) this.whole = false;
+    this.read.put(i, read.id);
+    if (i > 0) this.nll.put(i - 1, nll);
+    this.ms.put(i, ms);
+    this.masses.sinks.put(i, average(sink_mass));
+    this.masses.first.put(i, average(first_mass));
     const mass = this.settings.sinks > 0 ? sink_mass : first_mass;
     if ((i + 1) % HEADS_EVERY === 0) this.rows[(i + 1) / HEADS_EVERY - 1] = Uint8Array.from(mass, (v) => Math.round(v * 255));
     this.next = evicted?.[1] ?? this.next;
@@ -125,8 +129,9 @@ class Column {
 
   recorded(count: number | null, prompt: readonly number[]): RecordedLane {
     const length = count ?? this.length;
-    const tokens = Array.from({ length }, (_, i) => this.ids[i] ?? prompt[i] ?? 0);
-    const known = this.nll.filter((loss): loss is number => loss !== null);
+    const [ids, nll] = [this.ids, this.nll.values];
+    const tokens = Array.from({ length }, (_, i) => ids[i] ?? prompt[i] ?? 0);
+    const known = nll.filter((loss): loss is number => loss !== null);
     const mean = known.length === 0 ? null : known.reduce((sum, loss) => sum + loss, 0) / known.length;
     const size = this.shape[0] * this.shape[1];
     const complete = size > 0 && this.rows.length > 0 && [...this.rows].every((row) => row?.length === size);
@@ -136,15 +141,15 @@ class Column {
       keys: null,
       tokens: count === null ? tokens : null,
       ended: count === null && this.ended,
-      nll: Array.from({ length: length - 1 }, (_, i) => this.nll[i] ?? null),
-      ms: column(this.ms),
+      nll: Array.from({ length: length - 1 }, (_, i) => nll[i] ?? null),
+      ms: this.ms.sampled,
       held: this.held.entries,
       capacity: this.capacity.entries,
       tail: this.tail.entries,
       oldest: this.oldest.entries,
       bytes: this.bytes,
-      sink_mass: column(this.masses.sinks),
-      first_mass: column(this.masses.first),
+      sink_mass: this.masses.sinks.sampled,
+      first_mass: this.masses.first.sampled,
       heads: complete ? { every: HEADS_EVERY, shape: this.shape, u8: toBase64(this.rows) } : null,
       best: this.best,
       summary: [
@@ -176,19 +181,40 @@ class RampWriter {
   }
 }
 
-/** Puts a value at `i`, with nulls before it. */
-function put(values: (number | null)[], i: number, value: number | null): void {
-  while (values.length < i) values.push(null);
-  values[i] = value;
-}
+/** A number of every token, in a typed array: a run has thousands of them, and a page may stay open for hours. */
+class Values {
+  length = 0;
+  private kept = new Float32Array(64);
 
-function column(values: (number | null)[]): Sampled | null {
-  return values.every((value) => value === null) ? null : { every: 1, values };
+  constructor(private readonly decimals: number) {}
+
+  /** What lies before `i` and was never put there is not known. */
+  put(i: number, value: number | null): void {
+    if (i >= this.kept.length) {
+      const longer = new Float32Array(2 * i);
+      longer.set(this.kept);
+      this.kept = longer;
+    }
+    if (i > this.length) this.kept.fill(Number.NaN, this.length, i);
+    this.kept[i] = value ?? Number.NaN;
+    this.length = Math.max(this.length, i + 1);
+  }
+
+  /** Null where one is not known. */
+  get values(): (number | null)[] {
+    return Array.from(this.kept.subarray(0, this.length), (value) => (Number.isNaN(value) ? null : rounded(value, this.decimals)));
+  }
+
+  /** Null where none is known. */
+  get sampled(): Sampled | null {
+    const { values } = this;
+    return values.every((value) => value === null) ? null : { every: 1, values };
+  }
 }
 
 function average(mass: Float32Array): number | null {
   if (mass.length === 0) return null;
-  return rounded(mass.reduce((sum, v) => sum + v, 0) / mass.length, 3);
+  return mass.reduce((sum, v) => sum + v, 0) / mass.length;
 }
 
 function rounded(value: number, decimals: number): number {

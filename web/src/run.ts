@@ -13,7 +13,7 @@ import type {
   ModelInfo,
   Step,
 } from "../../crates/wasm/types";
-import { EMPTY, mean, push, type Series } from "./series.ts";
+import { EMPTY, mean, type Series } from "./series.ts";
 import { laneName } from "./strings.en.ts";
 
 export type Mode = "forced" | "free" | "chat";
@@ -94,8 +94,9 @@ export interface LaneState {
   cost_now: number;
   /** Milliseconds of a token read by itself. */
   ms: Series;
-  /** Bytes of the cache and of an f16 cache of everything. */
+  /** Bytes of the cache, of its parts, and of an f16 cache of everything; all at the same places. */
   memory: Series;
+  parts: Record<Part, Series>;
   dense: Series;
   occupancy: Series;
   /** Mean over layers and heads of the attention on the sinks (on the first four slots where there are none). */
@@ -203,7 +204,21 @@ const BEHIND = { tokens: 64, nats: 0.7, running: 64 };
 
 /** The id of a token that is not known. */
 const UNKNOWN_TOKEN = -1;
-const NO_BYTES: CacheParts = { sinks: 0, codes: 0, scales: 0, tail: 0, slack: 0 };
+
+type Part = keyof CacheParts;
+
+/** The parts of a cache, from what always stays to what is not in use. */
+export const PARTS = ["sinks", "codes", "scales", "tail", "slack"] as const satisfies readonly Part[];
+
+const ofParts = <T>(of: (part: Part) => T): Record<Part, T> => ({
+  sinks: of("sinks"),
+  codes: of("codes"),
+  scales: of("scales"),
+  tail: of("tail"),
+  slack: of("slack"),
+});
+
+const NO_BYTES: CacheParts = ofParts(() => 0);
 
 export function emptyRun(): RunState {
   return {
@@ -261,13 +276,12 @@ export function perplexity({ loss }: LaneState): number | null {
 
 /** The perplexity of the last `roll` tokens; null before the first loss. */
 export function recentPerplexity({ rolling }: LaneState): number | null {
-  const last = rolling.bins.at(-1);
+  const last = rolling.last;
   return last === undefined ? null : Math.exp(mean(last));
 }
 
 /** Bytes of all of a cache's parts. */
-export const totalBytes = ({ sinks, codes, scales, tail, slack }: CacheParts): number =>
-  sinks + codes + scales + tail + slack;
+export const totalBytes = (bytes: CacheParts): number => PARTS.reduce((sum, part) => sum + bytes[part], 0);
 
 /** Bytes that one token takes in an f16 cache, all layers. */
 export const bytesPerToken = (model: RunState["model"]): number =>
@@ -360,6 +374,7 @@ function newLane(settings: LaneSettings, name: string): LaneState {
     cost_now: 0,
     ms: EMPTY,
     memory: EMPTY,
+    parts: ofParts(() => EMPTY),
     dense: EMPTY,
     occupancy: EMPTY,
     attention: EMPTY,
@@ -450,14 +465,15 @@ function laneStepped(
       nll === null || run.every > 1 ? lane.losses : written(lane.losses, i, nll, () => new Float32Array(room(i)).fill(Number.NaN)),
     ids: known ? written(lane.ids, i, read.id, () => new Int32Array(room(i)).fill(UNKNOWN_TOKEN)) : lane.ids,
     recent,
-    loss: nll === null ? lane.loss : push(lane.loss, i, nll),
-    rolling: nll === null ? lane.rolling : push(lane.rolling, i, lossOf(recent, run.roll / weight)),
+    loss: nll === null ? lane.loss : lane.loss.push(i, nll),
+    rolling: nll === null ? lane.rolling : lane.rolling.push(i, lossOf(recent, run.roll / weight)),
     cost_now: extra === null ? lane.cost_now : lane.cost_now + extra * weight,
-    ms: read.ms === null ? lane.ms : push(lane.ms, i, read.ms),
-    memory: push(lane.memory, i, totalBytes(bytes)),
-    dense: push(lane.dense, i, dense_bytes),
-    occupancy: push(lane.occupancy, i, held),
-    attention: mass.length === 0 ? lane.attention : push(lane.attention, i, average(mass)),
+    ms: read.ms === null ? lane.ms : lane.ms.push(i, read.ms),
+    memory: lane.memory.push(i, totalBytes(bytes)),
+    parts: ofParts((part) => lane.parts[part].push(i, bytes[part])),
+    dense: lane.dense.push(i, dense_bytes),
+    occupancy: lane.occupancy.push(i, held),
+    attention: mass.length === 0 ? lane.attention : lane.attention.push(i, average(mass)),
     heads: mass.length <= 1 ? lane.heads : mass,
     probs:
       read.probs === undefined || head === null
@@ -467,7 +483,7 @@ function laneStepped(
     next: read.best,
     ended: read.ended,
   };
-  if (extra !== null) next.cost = push(lane.cost, i, next.cost_now);
+  if (extra !== null) next.cost = lane.cost.push(i, next.cost_now);
   return judged(run, next, weight);
 }
 
@@ -518,7 +534,7 @@ function rolled(lane: LaneState, every: number, roll: number): Series {
     values.push(value);
     sum += value;
     while (values.length > Math.max(1, Math.round(steps))) sum -= values.shift() ?? 0;
-    series = push(series, at, sum / values.length);
+    series = series.push(at, sum / values.length);
   };
   const exact = every > 1 ? 0 : Math.min(lane.at, lane.losses.length);
   for (let i = 0; i < exact; i += 1) {

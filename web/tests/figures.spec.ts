@@ -15,7 +15,7 @@ import { type Colours, markup, type Point, type Shape } from "../src/figures/sha
 import { time } from "../src/figures/time.ts";
 import { readRun, Tape } from "../src/replay.ts";
 import { EXACT, emptyRun, type RunState, reduceRun } from "../src/run.ts";
-import { EMPTY, MOST_BINS, mean, push } from "../src/series.ts";
+import { EMPTY, MOST_BINS, mean } from "../src/series.ts";
 import { begin, DENSE, PACKED, type Plan, RECOMPUTE, read, SINKS, WINDOW, word } from "./made.ts";
 
 const ALL: readonly Figure[] = [cost, cache, attention, memory, time, knows];
@@ -41,8 +41,8 @@ const markAt = (shapes: readonly Shape[]) => paths(shapes).find((p) => p.dash ==
 
 test.describe("history", () => {
   test("takes a bounded room, and neighbours are summed up", () => {
-    let series = { ...EMPTY };
-    for (let at = 1; at <= 10_000; at += 1) series = push(series, at, at === 777 ? 5 : at === 778 ? -5 : 1);
+    let series = EMPTY;
+    for (let at = 1; at <= 10_000; at += 1) series = series.push(at, at === 777 ? 5 : at === 778 ? -5 : 1);
     // 2,048 bins hold 10,000 positions eight at a time: 0 to 1,250.
     expect(series.width).toBe(8);
     expect(series.bins).toHaveLength(1251);
@@ -52,19 +52,19 @@ test.describe("history", () => {
     expect(Math.min(...series.bins.map((bin) => bin.min))).toBe(-5);
     expect(series.bins[97]).toEqual({ first: 776, last: 783, count: 8, sum: 6, min: -5, max: 5 });
     expect(series.bins[97] && mean(series.bins[97])).toBe(0.75);
-    expect(series.bins.at(-1)).toEqual({ first: 10_000, last: 10_000, count: 1, sum: 1, min: 1, max: 1 });
+    expect(series.last).toEqual({ first: 10_000, last: 10_000, count: 1, sum: 1, min: 1, max: 1 });
   });
 
   test("keeps every value as long as it has room", () => {
-    let series = { ...EMPTY };
-    for (let at = 0; at < MOST_BINS; at += 1) series = push(series, at, at);
+    let series = EMPTY;
+    for (let at = 0; at < MOST_BINS; at += 1) series = series.push(at, at);
     expect(series.width).toBe(1);
     expect(series.bins).toHaveLength(2048);
   });
 
   test("pieces of a prompt leave gaps and are still in order", () => {
-    let series = { ...EMPTY };
-    for (let at = 0; at <= 300_000; at += 100) series = push(series, at, 1);
+    let series = EMPTY;
+    for (let at = 0; at <= 300_000; at += 100) series = series.push(at, 1);
     expect(series.bins.length).toBeLessThanOrEqual(2048);
     expect(series.bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(3001);
     for (const [i, bin] of series.bins.entries()) {
@@ -174,8 +174,8 @@ test.describe("cost and loss", () => {
 
   test("past what is kept one by one, there are means, and the file says so", () => {
     const at = EXACT + 4096;
-    let loss = { ...EMPTY };
-    for (let i = 0; i < at; i += 1) loss = push(loss, i, 2 + (i % 4) / 4);
+    let loss = EMPTY;
+    for (let i = 0; i < at; i += 1) loss = loss.push(i, 2 + (i % 4) / 4);
     const run = begin({ lanes: [DENSE] });
     const losses = Float32Array.from({ length: EXACT }, (_, i) => 2 + (i % 4) / 4);
     const lanes = run.lanes.map((lane) => ({ ...lane, at, loss, losses }));
@@ -384,6 +384,29 @@ test.describe("memory", () => {
       expect.arrayContaining(["MB", "Saved so far: 7.5 MB (81%)", "↗ 9.2 MB", "in f16", "codes", "scales", "tail"]),
     );
     expect(shapes.filter((s) => s.kind === "area")).toHaveLength(5);
+  });
+
+  test("the parts are those of their time, in the file and in the plot", () => {
+    const parts = [
+      { sinks: 4000, codes: 0, scales: 0, tail: 6000, slack: 0 },
+      { sinks: 4000, codes: 2000, scales: 500, tail: 3000, slack: 500 },
+    ];
+    let run = begin({ lanes: [PACKED] });
+    for (const [i, bytes] of parts.entries()) {
+      const lane = { ...laneOf(after({ lanes: [PACKED] }, i + 1)), i, nll: null, bytes };
+      run = reduceRun(run, { kind: "step", step: { ms: 1, lanes: [lane], done: false } });
+    }
+    const { head, rows } = memory.rows(run, choices());
+    expect(head).toEqual(["stream", "cache_bytes", "dense_f16_bytes", "sinks_bytes", "codes_bytes", "scales_bytes", "tail_bytes", "slack_bytes"]);
+    expect(rows).toEqual([
+      [0, 10_000, 23_040, 4000, 0, 0, 6000, 0],
+      [1, 10_000, 46_080, 4000, 2000, 500, 3000, 500],
+    ]);
+    // Where there were no codes they have no height.
+    const codes = memory.shapes(run, BOX, choices()).filter((s) => s.kind === "area")[1]?.points ?? [];
+    const first = Math.min(...codes.map(([x]) => x));
+    expect(new Set(codes.filter(([x]) => x === first).map(([, y]) => y)).size).toBe(1);
+    expect(new Set(codes.map(([, y]) => y)).size).toBe(2);
   });
 
   test("the line of everything leaves the plot at four times the cache, and says so", () => {

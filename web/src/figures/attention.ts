@@ -6,7 +6,7 @@ import * as say from "../strings.en.ts";
 import { laneIndex, laneOptions } from "./choose.ts";
 import type { Cell, Choices, Figure, Grid, Option, Table } from "./figure.ts";
 import { knownTokens, laneStyle, shortNames } from "./lanes.ts";
-import { cursor, curve, endLabels, type Frame, GUTTER, LINE, laneLabels, logTicks, marks, points, streamFrame, textWidth, xAxis, y } from "./plot.ts";
+import { cursor, curve, endLabels, type Frame, GUTTER, LINE, laneLabels, logTicks, marks, points, streamFrame, textWidth, within, xAxis, y } from "./plot.ts";
 import { type Box, type Heat, line, type Point, type Rect, type Shape } from "./shapes.ts";
 
 /** Height of the lower part, pixels. */
@@ -201,7 +201,7 @@ function lower(run: RunState, box: Box, choices: Choices): Frame {
 
 function overTime(run: RunState, box: Box, choices: Choices, lanes: readonly number[]): Shape[] {
   const plot = lower(run, box, choices);
-  const curves = run.lanes.map(({ attention: series }, lane) => (lanes.includes(lane) ? points(plot, series) : []));
+  const curves = run.lanes.map(({ attention: series }, lane) => (lanes.includes(lane) ? points(plot, within(plot, series)) : []));
   return [
     { kind: "text", at: [2, plot.top - 8], text: say.attention.overTime, anchor: "start", ink: "muted" },
     ...[0, 1].flatMap((value): Shape[] => [

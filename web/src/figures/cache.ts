@@ -6,7 +6,7 @@ import * as say from "../strings.en.ts";
 import type { Cell, Choices, Figure, Grid, Table } from "./figure.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import { isPacked, laneStyle, placeAt, type Places, places, slotBytes, type Slot, storedBits } from "./lanes.ts";
-import { cursor, curve, type Frame, LINE, marks, points, steps, streamFrame, textWidth, xAxis, y } from "./plot.ts";
+import { cursor, curve, type Frame, LINE, marks, points, steps, streamFrame, textWidth, within, xAxis, y } from "./plot.ts";
 import { type Box, type Fill, line, type Point, type Rect, type Shape } from "./shapes.ts";
 
 /** Height of the curve of slots in use, pixels. */
@@ -90,7 +90,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
     line([over.left, y(over, lane.capacity)], [over.right, y(over, lane.capacity)], "grid"),
     { kind: "text", at: [over.right + 9, y(over, lane.held) + 4], text: say.cache.inUse, anchor: "start", ink: "ink" },
     ...marks(over, run, false),
-    ...curve(steps(points(over, lane.occupancy)), laneStyle(run, run.lanes.indexOf(lane))),
+    ...curve(steps(points(over, within(over, lane.occupancy))), laneStyle(run, run.lanes.indexOf(lane))),
     ...cursor(over, run),
   ];
 }

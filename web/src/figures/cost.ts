@@ -62,7 +62,7 @@ function quantile(values: number[], part: number): number {
 function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   const plot = frame(run, box, choices);
   const wanted = Math.max(2, Math.floor((plot.bottom - plot.top) / 36));
-  const drawn = seriesOf(run, choices).map((series) => points(plot, series));
+  const drawn = seriesOf(run, choices).map((series) => points(plot, within(plot, series)));
   const isReference = (lane: number): boolean => isCost(run, choices) && lane === run.reference;
   const zero = y(plot, 0);
   return [
@@ -99,13 +99,13 @@ function words(run: RunState, choices: Choices): string {
   const sentences: string[] = [];
   if (isCost(run, choices)) {
     const behind = lanes.flatMap(({ cost }, lane) => {
-      const bin = cost.bins.at(-1);
+      const bin = cost.last;
       return lane === reference || bin === undefined ? [] : [{ name: names[lane] ?? "", nats: mean(bin) }];
     });
     sentences.push(say.cost.words(at, names[reference ?? 0] ?? "", behind));
   } else {
     const now = lanes.flatMap(({ rolling }, lane) => {
-      const bin = rolling.bins.at(-1);
+      const bin = rolling.last;
       return bin === undefined ? [] : [{ name: names[lane] ?? "", nats: mean(bin) }];
     });
     sentences.push(say.loss.words(at, run.roll, now, run.mode === "forced"));

@@ -1,13 +1,12 @@
 // The bytes of a cache by part, against those of keeping everything.
 
-import type { CacheParts } from "../../../crates/wasm/types";
-import type { LaneState, RunState } from "../run.ts";
-import { mean } from "../series.ts";
+import { type LaneState, PARTS, type RunState, totalBytes } from "../run.ts";
+import { type Bin, mean } from "../series.ts";
 import * as say from "../strings.en.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Option, Stream, Table } from "./figure.ts";
 import { isPacked } from "./lanes.ts";
-import { cursor, curve, type EndLabel, endLabels, type Frame, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, xAxis, y, yAxis } from "./plot.ts";
+import { cursor, curve, type EndLabel, endLabels, type Frame, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, within, xAxis, y, yAxis } from "./plot.ts";
 import type { Box, Fill, Point, Shape } from "./shapes.ts";
 
 /** The line of everything kept leaves the plot at this many times the cache. */
@@ -17,7 +16,6 @@ const MEGA = 1e6;
 const LEAST = 0.5 * MEGA;
 /** A part that is a smaller share of the cache has no name in the plot. */
 const NAMED = 0.04;
-const PARTS = ["sinks", "codes", "scales", "tail", "slack"] as const satisfies (keyof CacheParts)[];
 
 export const memory: Figure = {
   id: "memory",
@@ -32,7 +30,7 @@ export const memory: Figure = {
   keys: { kind: "stream", plot: frame, reading } satisfies Stream,
 };
 
-const total = ({ bytes }: LaneState): number => PARTS.reduce((sum, part) => sum + bytes[part], 0);
+const total = ({ bytes }: LaneState): number => totalBytes(bytes);
 
 /** Bytes of a token in f16, all layers; null before there is one. */
 function perToken({ model }: RunState, lane: LaneState): number | null {
@@ -61,8 +59,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   const { dense_bytes: dense } = lane;
   const labels: EndLabel[] = [];
   // Where the line has left the plot it is cut, not drawn along the edge.
-  const inside = { ...lane.dense, bins: lane.dense.bins.filter((bin) => mean(bin) <= plot.most) };
-  const growing = points(plot, inside);
+  const growing = points(plot, within(plot, lane.dense).filter((bin) => mean(bin) <= plot.most));
   const gone = dense > plot.most;
   const leaves = growing.at(-1);
   if (!gone && leaves !== undefined) labels.push({ text: say.memory.everything, at: leaves, ink: "dense" });
@@ -123,34 +120,34 @@ const FILLS: Record<(typeof PARTS)[number], Fill> = {
 const fillOf = (lane: LaneState, part: (typeof PARTS)[number]): Fill =>
   part === "codes" && !isPacked(lane) ? { ink: "tail", style: "hatch" } : FILLS[part];
 
-/** The parts on each other. Their shares are those of now: a buffer keeps its size, or grows as a whole. */
+/** The parts on each other. */
 function stacked(plot: Frame, lane: LaneState): [Shape[], EndLabel[]] {
   const bytes = total(lane);
   const shapes: Shape[] = [];
   const labels: EndLabel[] = [];
-  if (bytes === 0) return [shapes, labels];
-  let below = 0;
+  // All parts are known at the same places.
+  let level = within(plot, lane.memory).map((bin): Bin => ({ ...bin, sum: 0 }));
+  let lower = points(plot, level);
   for (const part of PARTS) {
-    const share = lane.bytes[part] / bytes;
-    if (share === 0) continue;
-    const edge = (level: number): Point[] => steps(points(plot, lane.memory, (bin) => mean(bin) * level));
-    const [upper, under] = [edge(below + share), edge(below)];
-    shapes.push({ kind: "area", points: [...upper, ...under.toReversed()], fill: fillOf(lane, part) });
-    const [last] = edge(below + share / 2).slice(-1);
+    const bins = within(plot, lane.parts[part]);
+    if (bins.every(({ sum }) => sum === 0)) continue;
+    level = level.map((bin, k) => ({ ...bin, sum: bin.sum + (bins[k]?.sum ?? 0) }));
+    const upper = points(plot, level);
+    shapes.push({ kind: "area", points: [...steps(upper), ...steps(lower).toReversed()], fill: fillOf(lane, part) });
+    const [above, below] = [upper.at(-1), lower.at(-1)];
     const one = part === "codes" && !isPacked(lane) ? say.memory.cache : say.memory.parts[part];
-    if (share >= NAMED && last !== undefined) {
+    if (lane.bytes[part] >= NAMED * bytes && above !== undefined && below !== undefined) {
       const ink = fillOf(lane, part);
-      labels.push({ text: one, at: last, ink: "ink" in ink ? ink.ink : "ink" });
+      labels.push({ text: one, at: [above[0], (above[1] + below[1]) / 2], ink: "ink" in ink ? ink.ink : "ink" });
     }
-    below += share;
+    lower = upper;
   }
-  const outline = steps(points(plot, lane.memory));
-  return [[...shapes, { kind: "path", points: outline, ink: "ink", width: 1 }], labels];
+  return [[...shapes, { kind: "path", points: steps(lower), ink: "ink", width: 1 }], labels];
 }
 
 /** On a logarithmic axis parts cannot lie on each other. */
 function whole(plot: Frame, lane: LaneState): [Shape[], EndLabel[]] {
-  const through = steps(points(plot, lane.memory));
+  const through = steps(points(plot, within(plot, lane.memory)));
   const last = through.at(-1);
   return [curve(through, { ink: "sink", dash: null }), last === undefined ? [] : [{ text: say.memory.cache, at: last, ink: "sink" }]];
 }
@@ -172,17 +169,14 @@ function reading(run: RunState, at: number, choices: Choices): string {
 
 function rows(run: RunState, choices: Choices): Table {
   const lane = laneOf(run, choices);
-  const head = ["stream", "cache_bytes", "dense_f16_bytes", ...PARTS.map((part) => `${part}_now`)];
+  const head = ["stream", "cache_bytes", "dense_f16_bytes", ...PARTS.map((part) => `${part}_bytes`)];
   if (lane === null) return { head, rows: [] };
   return {
     head,
-    rows: lane.memory.bins.map((bin, i, all) => [
-      bin.last,
-      Math.round(mean(bin)),
-      Math.round(valueAt(lane.dense, bin.last) ?? 0),
-      // The parts are known of the last position only.
-      ...PARTS.map((part) => (i === all.length - 1 ? lane.bytes[part] : null)),
-    ]),
+    rows: lane.memory.bins.map((bin, k) => {
+      const known = [bin, lane.dense.at(k), ...PARTS.map((part) => lane.parts[part].at(k))];
+      return [bin.last, ...known.map((one) => (one === undefined ? null : Math.round(mean(one))))];
+    }),
   };
 }
 

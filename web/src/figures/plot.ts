@@ -139,11 +139,11 @@ export function within(frame: Frame, series: Series): Bin[] {
   return fewer;
 }
 
-/** The means of a series as points; what lies above the frame is cut along its top. */
-export function points(frame: Frame, series: Series, value: (bin: Bin) => number = mean): Point[] {
-  return within(frame, series).map((bin): Point => [
+/** The means of bins as points; what lies above the frame is cut along its top. */
+export function points(frame: Frame, bins: readonly Bin[]): Point[] {
+  return bins.map((bin): Point => [
     Math.max(frame.left, x(frame, (bin.first + bin.last) / 2)),
-    Math.min(frame.bottom, Math.max(frame.top, y(frame, value(bin)))),
+    Math.min(frame.bottom, Math.max(frame.top, y(frame, mean(bin)))),
   ]);
 }
 
@@ -254,14 +254,14 @@ export function cursor(frame: Frame, { cursor: at }: RunState): Shape[] {
 }
 
 /** The value of a series at a stream position, the mean of its bin; null where there is none. */
-export function valueAt({ bins }: Series, at: number): number | null {
-  let [low, high] = [0, bins.length];
+export function valueAt(series: Series, at: number): number | null {
+  let [low, high] = [0, series.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if ((bins[middle]?.first ?? 0) <= at) low = middle + 1;
+    if ((series.at(middle)?.first ?? 0) <= at) low = middle + 1;
     else high = middle;
   }
-  const bin = bins[low - 1];
+  const bin = series.at(low - 1);
   return bin === undefined || at - bin.last > 2 * (bin.last - bin.first + 1) ? null : mean(bin);
 }
 
