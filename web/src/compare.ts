@@ -236,6 +236,8 @@ class PlayerView {
 class LaneView {
   readonly element: HTMLElement;
   private readonly text: TokenText;
+  /** Shown where a lane has room for a few lines only. */
+  private readonly whole: HTMLButtonElement;
   private readonly strip = new Strip();
   private readonly verdict = el("p", {});
   private readonly verdictRow: HTMLElement;
@@ -253,14 +255,25 @@ class LaneView {
   /** `sample`: of its line in the figures. */
   constructor(name: string, policy: string, sample: Element, index: number, wishes: CompareWishes) {
     const title = el("h2", { id: `lane-${index}` }, sample, name);
-    this.text = new TokenText(say.textOf(name), wishes.cursor);
+    this.text = new TokenText(say.textOf(name), `text-${index}`, (at) => {
+      // A word of a few lines is too small a target: the first tap opens them.
+      if (this.whole.checkVisibility() && !this.isOpen) this.open(true);
+      else if (at !== null) wishes.cursor(at);
+    });
+    this.whole = button(say.wholeText, () => this.open(!this.isOpen), {
+      class: "small whole",
+      id: `whole-${index}`,
+      "aria-expanded": "false",
+      "aria-controls": `text-${index}`,
+      "aria-labelledby": `whole-${index} lane-${index}`,
+    });
     this.again = button(say.readAgain(0), () => wishes.readAgain(index), { class: "small" });
     const track = el("span", { class: "sure-track", "aria-hidden": "true" }, this.sure);
     this.verdictRow = el("div", { class: "verdict" }, this.verdict, track, this.sureOf);
     this.element = el(
       "div",
       { class: `lane ${policy}`, role: "group", "aria-labelledby": `lane-${index}` },
-      title,
+      el("div", { class: "head" }, title, this.whole),
       this.text.element,
       this.strip.element,
       this.verdictRow,
@@ -273,6 +286,22 @@ class LaneView {
       ),
       el("div", { class: "state" }, this.health, this.again),
     );
+    this.element.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !this.isOpen || !this.whole.checkVisibility()) return;
+      event.preventDefault();
+      this.open(false);
+      this.whole.focus();
+    });
+  }
+
+  private get isOpen(): boolean {
+    return this.element.classList.contains("open");
+  }
+
+  private open(wanted: boolean): void {
+    this.element.classList.toggle("open", wanted);
+    this.whole.setAttribute("aria-expanded", String(wanted));
+    setText(this.whole, wanted ? say.lessText : say.wholeText);
   }
 
   drawText(run: RunState, lane: LaneState): void {
@@ -334,11 +363,12 @@ class TokenText {
   /** The question, as far as it was read: it is shown when it is complete. */
   private asked = "";
 
-  constructor(name: string, cursor: (at: number) => void) {
-    this.element = el("div", { class: "words", tabindex: "0", role: "group", "aria-label": name }, this.inner);
-    this.inner.addEventListener("click", ({ target }) => {
+  /** `press`: with the token that was pressed, or null where it was none. */
+  constructor(name: string, id: string, press: (at: number | null) => void) {
+    this.element = el("div", { class: "words", id, tabindex: "0", role: "group", "aria-label": name }, this.inner);
+    this.element.addEventListener("click", ({ target }) => {
       const i = target instanceof HTMLElement ? target.dataset["i"] : undefined;
-      if (i !== undefined) cursor(Number(i));
+      press(i === undefined ? null : Number(i));
     });
   }
 

@@ -434,6 +434,8 @@ export const tokensOf = (at: number, of: number | null): string =>
   of === null ? (at === 1 ? "1 token" : `${count(at)} tokens`) : `${count(at)} of ${count(of)} tokens`;
 
 export const textOf = (lane: string): string => `Text of ${lane}`;
+export const wholeText = "Whole text";
+export const lessText = "Less";
 export const moreLanes = (lanes: number): string => (lanes === 1 ? "Show 1 more lane" : `Show ${lanes} more lanes`);
 export const numbersOnly = "This run carries numbers only: its text is not ours to give out.";
 /** What was asked, without the marks of a chat's turns. */

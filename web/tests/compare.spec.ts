@@ -1,7 +1,7 @@
 // The comparison: recorded runs and how they are played, experiments and their addresses, lanes that run live.
 
 import { readFileSync } from "node:fs";
-import { expect, type Page, test } from "@playwright/test";
+import { expect, type Locator, type Page, test } from "@playwright/test";
 import type { RecordedRun } from "../../crates/wasm/run";
 import { readRun } from "../src/replay.ts";
 import { experiments } from "../src/strings.en.ts";
@@ -317,6 +317,64 @@ test.describe("experiments", () => {
     await expect(lane("sinks 8+120")).toBeVisible();
     await expect(lane("dense")).toBeVisible();
     await expect(more).toBeHidden();
+  });
+
+  test("on a phone a tap on a lane, or its button, opens its whole text, which goes on in it", async ({ page }) => {
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.goto("/?backend=cpu&x=take-sinks-away&play=0");
+    const { slider, text, lane } = compare(page);
+    await slider.fill("200");
+    const words = text("window 128");
+    const height = () => words.evaluate((e) => e.clientHeight);
+    const [whole, less] = ["Whole text", "Less"].map((name) => page.getByRole("button", { name: `${name} window 128`, exact: true }));
+    const cursor = page.locator("#cost").getByRole("slider");
+    // A figure is drawn while it is seen.
+    const reads = async (token: number): Promise<void> => {
+      await cursor.scrollIntoViewIfNeeded();
+      await expect(cursor).toHaveAttribute("aria-valuetext", new RegExp(`^token ${token},`));
+    };
+    await reads(199);
+    await expect(words.locator('[data-i="199"]')).toBeVisible();
+    const [closed, row] = [await height(), (await lane("window 128").locator(".head").boundingBox())?.height];
+    // Four lines, and the button makes the row of the name no higher.
+    expect(closed).toBe(108);
+    expect(row).toBeLessThan(30);
+    await expect(whole as Locator).toHaveAttribute("aria-expanded", "false");
+    // The first tap opens it, on a word too: the cursor stays where it was.
+    await words.locator('[data-i="199"]').click();
+    await expect(less as Locator).toHaveAttribute("aria-expanded", "true");
+    await expect(less as Locator).toHaveAttribute("aria-controls", (await words.getAttribute("id")) ?? "");
+    expect(await height()).toBeGreaterThan(550);
+    // The other lanes are as they were.
+    expect(await text("sinks 4+124").evaluate((e) => e.clientHeight)).toBe(closed);
+    // What comes is seen in it, at its end; then a tap moves the cursor, as elsewhere.
+    const open = await height();
+    await slider.fill("240");
+    const inside = (i: number) =>
+      words.evaluate((e, i) => {
+        const [box, token] = [e.getBoundingClientRect(), e.querySelector(`[data-i="${i}"]`)?.getBoundingClientRect()];
+        return token !== undefined && token.top >= box.top && token.bottom <= box.bottom;
+      }, i);
+    await expect.poll(() => inside(239)).toBe(true);
+    expect(await height()).toBe(open);
+    await reads(239);
+    await words.locator('[data-i="230"]').click();
+    await reads(230);
+    // Escape closes it from within, and the button has the focus.
+    await words.focus();
+    await page.keyboard.press("Escape");
+    expect(await height()).toBe(closed);
+    await expect(whole as Locator).toBeFocused();
+    await page.keyboard.press("Enter");
+    expect(await height()).toBe(open);
+    await page.keyboard.press("Space");
+    expect(await height()).toBe(closed);
+    // Where a lane has its lines, there is no button, and a press on a word is for the cursor.
+    await page.setViewportSize({ width: 1280, height: 800 });
+    await expect(whole as Locator).toBeHidden();
+    await words.locator('[data-i="220"]').click();
+    await reads(220);
+    await expect(lane("window 128")).not.toHaveClass(/open/);
   });
 });
 
