@@ -335,6 +335,22 @@ test.describe("attention", () => {
     expect(rows[20]?.slice(0, 6)).toEqual(["sinks 4+124", 20, 0.25, 0.3125, 0.375, 0.4375]);
   });
 
+  test("a map that is empty yet names its layers as when it is full, and none where the model is not known", () => {
+    const named = (run: RunState): [text: string, y: number][] =>
+      attention.shapes(run, BOX, choices()).flatMap((s) => (s.kind === "text" && s.anchor === "end" && s.at[0] < 50 ? [[s.text, s.at[1]]] : []));
+    const full = named(after({ lanes: [SINKS], count: 64 }, 50));
+    expect(full.map(([text]) => text)).toEqual(["5", "10", "15", "20", "25", "29", "0", "1"]);
+    expect(named(after({ lanes: [SINKS], count: 64 }, 0))).toEqual(full);
+    const unknown = { ...after({ lanes: [SINKS], count: 64 }, 0), model: null };
+    // Those that are left belong to the curve below.
+    expect(named(unknown)).toEqual(full.slice(-2));
+    expect(texts(attention.shapes(unknown, BOX, choices()))).toEqual(expect.arrayContaining(["layer", "head"]));
+    expect(attention.rows(unknown, choices())).toEqual({ head: ["lane", "layer"], rows: [] });
+    const grid = attention.keys?.kind === "grid" ? attention.keys : null;
+    expect(grid?.size(unknown, BOX, choices())).toEqual({ rows: 0, columns: 0 });
+    expect([grid?.cell(unknown, BOX, choices(), 0, 0), grid?.hit(unknown, BOX, choices(), [100, 60])]).toEqual([null, null]);
+  });
+
   test("two lanes are side by side on one scale, and the window's goes to nothing", () => {
     const run = after(THREE, 300);
     expect(attention.words(run, choices())).toContain(

@@ -53,6 +53,9 @@ interface Layout {
   layers: number;
   heads: number;
   top: number;
+  bottom: number;
+  /** Of a map. */
+  room: number;
   /** Sides of a cell. */
   width: number;
   height: number;
@@ -64,24 +67,26 @@ function layout(run: RunState, box: Box, choices: Choices): Layout {
   const { layers, heads } = shape(run, lanes);
   const top = lanes.length > 1 ? LINE + 4 : 6;
   const bottom = box.height - LOWER - 4 * LINE - 4;
-  const room = box.width - GUTTER - SCALE - GAP * (lanes.length - 1);
-  const width = room / Math.max(1, lanes.length) / heads;
+  const room = (box.width - GUTTER - SCALE - GAP * (lanes.length - 1)) / Math.max(1, lanes.length);
+  const height = Math.max(1, (bottom - top) / Math.max(1, layers));
   return {
     lanes,
     layers,
     heads,
     top,
-    width,
-    height: Math.max(1, (bottom - top) / layers),
-    lefts: lanes.map((_, map) => GUTTER + map * (width * heads + GAP)),
+    bottom: layers === 0 ? bottom : top + layers * height,
+    room,
+    width: room / Math.max(1, heads),
+    height,
+    lefts: lanes.map((_, map) => GUTTER + map * (room + GAP)),
   };
 }
 
-/** Layers and heads, as far as they are known. */
+/** Layers and heads; none of them where they are not known. */
 function shape({ model, lanes }: RunState, of: readonly number[]): { layers: number; heads: number } {
   if (model !== null) return { layers: model.layers, heads: model.n_heads };
-  const length = lanes[of[0] ?? 0]?.heads?.length ?? 1;
-  return { layers: length, heads: 1 };
+  const layers = lanes[of[0] ?? 0]?.heads?.length ?? 0;
+  return { layers, heads: Math.min(1, layers) };
 }
 
 const share = (lane: LaneState | undefined, heads: number, layer: number, head: number): number | null =>
@@ -89,8 +94,7 @@ const share = (lane: LaneState | undefined, heads: number, layer: number, head: 
 
 function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   const maps = layout(run, box, choices);
-  const { lanes, layers, heads, lefts, top, width, height } = maps;
-  const bottom = top + layers * height;
+  const { lanes, layers, heads, lefts, top, bottom, room, width, height } = maps;
   const names = shortNames(run);
   return [
     { kind: "text", at: [2, top + 9], text: say.attention.layer, anchor: "start", ink: "muted" },
@@ -105,14 +109,13 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
     ),
     ...lanes.flatMap((lane, map): Shape[] => {
       const left = lefts[map] ?? GUTTER;
-      const right = left + heads * width;
       return [
         ...(lanes.length < 2
           ? []
           : [{ kind: "text" as const, at: [left, LINE - 4] as Point, text: names[lane] ?? "", anchor: "start" as const, ink: "ink" as const }]),
         ...heat(run.lanes[lane], maps, left),
-        { kind: "rect", x: left, y: top, width: right - left, height: bottom - top, fill: null, stroke: "muted" },
-        ...(run.at > 0 && run.lanes[lane]?.heads === null ? [unknown(run, [(left + right) / 2, (top + bottom) / 2], right - left)] : []),
+        { kind: "rect", x: left, y: top, width: room, height: bottom - top, fill: null, stroke: "muted" },
+        ...(run.at > 0 && run.lanes[lane]?.heads === null ? [unknown(run, [left + room / 2, (top + bottom) / 2], room)] : []),
         ...chosen(maps, choices, lane, left),
         ...Array.from(
           { length: heads },

@@ -494,7 +494,7 @@ class GridStop implements Stop {
     const found = this.cellAt(row, column);
     this.row.setAttribute("aria-rowindex", String(row + 1));
     this.cell.setAttribute("aria-colindex", String(column + 1));
-    this.cell.setAttribute("aria-label", found?.name ?? say.cache.none);
+    this.cell.setAttribute("aria-label", found?.name ?? say.noToken);
     if (found === null) return;
     const { style } = this.cell;
     style.insetInlineStart = `${found.rect.x}px`;
