@@ -807,7 +807,7 @@ export const attention = {
   title: (onSinks: boolean): string =>
     onSinks ? "Attention on the sinks, by layer and head" : "Attention on the first slots, by layer and head",
   caption:
-    "Dark cells look at the first words. The first two layers read the text; most later heads lean on the sinks. Open a cell to see where that head looks.",
+    "Dark cells look at the first words: the first two layers read the text, most later heads lean on the sinks. Open a cell to see where it looks.",
   headCaption: "Each bar is one slot, in reading order; ringed ones are sinks. The bars add up to one.",
   layer: "layer",
   head: "head",

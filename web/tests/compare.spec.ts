@@ -190,6 +190,44 @@ test.describe("the player", () => {
   });
 });
 
+test.describe("on a screen of 1440 by 900", () => {
+  for (const [x, count] of [
+    ["hero", 3],
+    ["how-many", 4],
+    ["tiny", 3],
+    ["past-8192", 2],
+  ] as const) {
+    test(`${x}: ${count} lanes, and every figure but the last has begun above the fold`, async ({ page }) => {
+      await page.setViewportSize({ width: 1440, height: 900 });
+      await atEnd(page, `&x=${x}`);
+      await expect(compare(page).names).toHaveCount(count);
+      const figures = page.getByRole("region", { name: "Figures" });
+      await expect(page.locator("#attention .stage canvas")).toBeVisible();
+      const seen = await figures.evaluate((column) => {
+        const fold = column.getBoundingClientRect().bottom;
+        return [...column.querySelectorAll("figure")].map((figure) => ({
+          id: figure.id,
+          // How much of it there is above the fold, and whether its name is a part of that.
+          above: fold - figure.getBoundingClientRect().top,
+          named: (figure.querySelector("h3")?.getBoundingClientRect().bottom ?? fold + 1) <= fold,
+          wide: figure.scrollWidth - figure.clientWidth,
+        }));
+      });
+      expect(seen.map(({ id }) => id)).toEqual(["cost", "cache", "attention", "memory", "time", "knows"]);
+      for (const { id, above, named, wide } of seen.slice(0, 5)) {
+        expect(above, id).toBeGreaterThan(50);
+        expect([named, wide], id).toEqual([true, 0]);
+      }
+      // The page itself does not scroll; the column does, and is cut by its edge and not by a gap. Keys reach it.
+      expect(await page.evaluate(() => document.documentElement.scrollHeight - innerHeight)).toBeLessThanOrEqual(0);
+      await figures.focus();
+      await page.keyboard.press("End");
+      await expect(page.locator("#knows")).toBeInViewport({ ratio: 0.5 });
+      expect(await page.evaluate(() => scrollY)).toBe(0);
+    });
+  }
+});
+
 test.describe("lanes that read the same text", () => {
   test("tint each word by what it costs more than with everything kept", async ({ page }) => {
     await atEnd(page, "&x=take-sinks-away");
