@@ -747,9 +747,9 @@ export const cache = {
   title: "What is in the cache now",
   caption: (packed: boolean, sinks: boolean): string =>
     [
-      `Each cell is one token in reading order${packed ? "; its height is the memory it takes" : ""}.`,
+      `Each cell is one token in reading order${packed ? ", as high as the memory it takes; a line ends each packed group" : ""}.`,
       ...(sinks ? ["Ringed cells never leave."] : []),
-      "Below: slots in use over the stream.",
+      "Below: slots in use.",
     ].join(" "),
   inUse: "in use",
   each: (slots: number): string => `a cell stands for ${count(slots)} slots`,

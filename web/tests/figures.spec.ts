@@ -282,6 +282,40 @@ test.describe("cache", () => {
     }
   });
 
+  test("a line stands in the gap where a packed group ends", () => {
+    const edges = (run: RunState, box = BOX) =>
+      paths(cache.shapes(run, box, choices({ still: true }))).flatMap(({ ink, width, points }) => (ink === "ink" && width === 1 ? [points] : []));
+    const grid = cache.keys?.kind === "grid" ? cache.keys : null;
+    const run = after({ lanes: [PACKED] }, 401);
+    // Groups of 32 begin behind the four sinks: 277 to 387 are packed, so those that end are at 291, 323, 355 and 387.
+    // Before them lie four sinks and 17 slots that have left while their group has not.
+    const { columns } = grid?.size(run, BOX, choices({ still: true })) ?? { columns: 1 };
+    const lines = edges(run);
+    expect(lines).toHaveLength(4);
+    for (const [i, end] of [291, 323, 355, 387].entries()) {
+      const index = 4 + 17 + end - 277;
+      const { rect, name } = grid?.cell(run, BOX, choices({ still: true }), Math.floor(index / columns), index % columns) ?? {};
+      expect(name).toMatch(new RegExp(`stream ${end}, packed int4`));
+      const [[x = 0, top = 0] = [], [, bottom = 0] = []] = lines[i] ?? [];
+      const { x: left = 0, width = 0, y = 0, height = 0 } = rect ?? {};
+      // In the gap of two pixels behind that cell, and as high as its row.
+      expect(x).toBeGreaterThan(left + width);
+      expect(x).toBeLessThan(left + width + 2);
+      expect([top < y, bottom > y + height]).toEqual([true, true]);
+      expect(x).toBeLessThanOrEqual(BOX.width);
+    }
+    expect(cache.caption(run, choices())).toContain("a line ends each packed group");
+    // Groups of 64 end half as often: at 323 and 387.
+    expect(edges(after({ lanes: [{ ...PACKED, group: 64, tail: 64 }] }, 401))).toHaveLength(2);
+    const exact = after({ lanes: [SINKS] }, 300);
+    expect(edges(exact)).toHaveLength(0);
+    expect(cache.caption(exact, choices())).not.toContain("group");
+    // A cell of four slots: the groups are those of 32 still.
+    const large = after({ lanes: [{ ...PACKED, recent: 1020 }] }, 401);
+    expect(texts(cache.shapes(large, { width: 285, height: 200 }, choices()))).toContain("a cell stands for 4 slots");
+    expect(edges(large, { width: 285, height: 200 })).toHaveLength(Math.floor((401 - 4) / 32));
+  });
+
   test("four sinks have rings, what left a cross, what is free an outline", () => {
     const early = cache.shapes(after({ lanes: [SINKS] }, 10), BOX, choices());
     const cells = (shapes: readonly Shape[], ink: string) =>

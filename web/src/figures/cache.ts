@@ -5,7 +5,7 @@ import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Cell, Choices, Figure, Grid, Table } from "./figure.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
-import { isPacked, laneStyle, placeAt, type Places, places, slotBytes, type Slot, storedBits } from "./lanes.ts";
+import { isPacked, laneStyle, packedGroup, placeAt, type Places, places, slotBytes, type Slot, storedBits } from "./lanes.ts";
 import { cursor, curve, type Frame, LINE, marks, points, steps, streamFrame, textWidth, within, xAxis, y } from "./plot.ts";
 import { type Box, type Fill, line, type Point, type Rect, type Shape } from "./shapes.ts";
 
@@ -75,7 +75,10 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   const grid = layout(found.total, run, box, choices);
   const cells: Shape[] = [];
   for (let index = 0; index * grid.each < found.total; index += 1) {
-    cells.push(...drawn(placeAt(found, index * grid.each), grid, index, lane));
+    const slot = placeAt(found, index * grid.each);
+    cells.push(...drawn(slot, grid, index, lane));
+    const group = packedGroup(lane, slot);
+    if (group !== null && group !== packedGroup(lane, placeAt(found, (index + 1) * grid.each))) cells.push(edge(rect(grid, index, 1)));
   }
   const most = Math.max(1, lane.capacity, lane.held) * 1.15;
   const over: Frame = { ...plot, most };
@@ -112,6 +115,9 @@ function drawn(slot: Slot, grid: Layout, index: number, lane: LaneState): Shape[
   if (slot.kind === "masked") return [{ kind: "rect", ...own, fill: FILLS.masked, stroke: "gone" }];
   return [{ kind: "rect", ...own, fill: FILLS[slot.kind] }];
 }
+
+/** In the gap behind a cell, as high as its row. */
+const edge = ({ x: left, y: top, width, height }: Rect): Shape => line([left + width + 1, top - 1], [left + width + 1, top + height + 1], "ink");
 
 const inset = (r: Rect, by: number): Rect => ({ x: r.x + by, y: r.y + by, width: r.width - 2 * by, height: r.height - 2 * by });
 

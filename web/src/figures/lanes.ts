@@ -55,6 +55,15 @@ function bitsOf({ settings: { kv, kv_k, kv_v } }: LaneState): [number, number] {
 
 const groupOf = ({ settings }: LaneState): number => settings.group ?? DEFAULT_GROUP;
 
+/** Tokens before the first packed group. */
+const beforeGroups = (lane: LaneState): number => (ownSinks(lane) ? lane.sinks : 0);
+
+/** Which of the stream's groups a packed slot belongs to; null where it is not packed. */
+export function packedGroup(lane: LaneState, slot: Slot): number | null {
+  if (slot.kind !== "packed" || slot.position === null) return null;
+  return Math.floor((slot.position - beforeGroups(lane)) / groupOf(lane));
+}
+
 /** What a slot keeps. */
 export type Slot =
   | { kind: "sink" | "packed" | "tail" | "exact"; slot: number; position: number | null; token: string | null }
@@ -110,8 +119,7 @@ export function places(lane: LaneState, showEvicted: boolean): Places {
   const evicted: [number, number] = left === null ? [from, from] : [Math.max(left[0], left[1] - MOST_EVICTED), left[1]];
   let masked: [number, number] = [from, from];
   if (isPacked(lane) && held - sinks > tail) {
-    const before = ownSinks(lane) ? sinks : 0;
-    const begin = before + Math.floor((from - before) / groupOf(lane)) * groupOf(lane);
+    const begin = from - ((from - beforeGroups(lane)) % groupOf(lane));
     masked = [begin, Math.max(begin, Math.min(from, left?.[0] ?? from))];
   }
   const extra = masked[1] - masked[0] + evicted[1] - evicted[0];
