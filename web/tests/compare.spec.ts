@@ -5,7 +5,7 @@ import { expect, type Locator, type Page, test } from "@playwright/test";
 import type { RecordedRun } from "../../crates/wasm/run";
 import { readRun } from "../src/replay.ts";
 import { experiments } from "../src/strings.en.ts";
-import { ask, errors, mock, open, parts } from "./page.ts";
+import { ask, errors, fakeGpu, mock, open, parts } from "./page.ts";
 import { allRuns, compared, lanes, serve, STORY } from "./runs.ts";
 
 let runs: Map<string, RecordedRun>;
@@ -31,8 +31,8 @@ const compare = (page: Page) => ({
 });
 
 /** Opens an address and lets its recording play to the end. */
-async function atEnd(page: Page, query: string): Promise<void> {
-  await page.goto(`/?backend=cpu${query}`);
+async function atEnd(page: Page, query: string, backend = "backend=cpu"): Promise<void> {
+  await page.goto(`/?${backend}${query}`);
   const { slider } = compare(page);
   await slider.focus();
   await page.keyboard.press("End");
@@ -194,13 +194,16 @@ test.describe("on a screen of 1440 by 900", () => {
   for (const [x, count] of [
     ["hero", 3],
     ["how-many", 4],
-    ["tiny", 3],
+    ["two-bits", 4],
     ["past-8192", 2],
   ] as const) {
     test(`${x}: ${count} lanes, and every figure but the last has begun above the fold`, async ({ page }) => {
       await page.setViewportSize({ width: 1440, height: 900 });
-      await atEnd(page, `&x=${x}`);
+      // The status has most to say where WebGPU finds no processor.
+      await fakeGpu(page, null);
+      await atEnd(page, `&x=${x}`, "");
       await expect(compare(page).names).toHaveCount(count);
+      await expect(parts(page).status).toContainText("offers no graphics processor");
       const figures = page.getByRole("region", { name: "Figures" });
       await expect(page.locator("#attention .stage canvas")).toBeVisible();
       const seen = await figures.evaluate((column) => {
