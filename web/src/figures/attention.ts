@@ -5,9 +5,10 @@ import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import { laneIndex, laneOptions } from "./choose.ts";
 import type { Cell, Choices, Figure, Grid, Option, Table } from "./figure.ts";
-import { knownTokens, laneStyle, shortNames } from "./lanes.ts";
+import { laneStyle, shortNames } from "./lanes.ts";
 import { cursor, curve, endLabels, type Frame, GUTTER, LINE, laneLabels, logTicks, marks, points, streamFrame, textWidth, within, xAxis, y } from "./plot.ts";
 import { type Box, type Heat, line, type Point, type Rect, type Shape } from "./shapes.ts";
+import { knownTokens } from "./slots.ts";
 
 /** Height of the lower part, pixels. */
 const LOWER = 48;

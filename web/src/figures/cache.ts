@@ -5,9 +5,10 @@ import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Cell, Choices, Figure, Grid, Table } from "./figure.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
-import { isPacked, laneStyle, packedGroup, placeAt, type Places, places, slotBytes, type Slot, storedBits } from "./lanes.ts";
+import { laneStyle } from "./lanes.ts";
 import { cursor, curve, type Frame, LINE, marks, points, steps, streamFrame, textWidth, within, xAxis, y } from "./plot.ts";
 import { type Box, type Fill, line, type Point, type Rect, type Shape } from "./shapes.ts";
+import { isPacked, packedGroup, placeAt, type Places, places, slotBytes, type Slot, storedBits } from "./slots.ts";
 
 /** Height of the curve of slots in use, pixels. */
 const CURVE = 40;

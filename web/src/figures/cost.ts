@@ -4,9 +4,10 @@ import { EXACT, type RunState } from "../run.ts";
 import { mean, type Series } from "../series.ts";
 import * as say from "../strings.en.ts";
 import type { Choices, Figure, Option, Stream, Table, Value } from "./figure.ts";
-import { isPacked, laneStyle, shortNames } from "./lanes.ts";
+import { laneStyle, shortNames } from "./lanes.ts";
 import { cursor, curve, endLabels, type Frame, LINE, laneLabels, marks, points, streamFrame, ticks, valueAt, within, x, xAxis, y, yAxis } from "./plot.ts";
 import type { Box, Point, Shape } from "./shapes.ts";
+import { isPacked } from "./slots.ts";
 
 /** Lengths of the rolling mean that are offered. */
 const ROLLS = [16, 64, 256];

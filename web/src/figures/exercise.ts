@@ -4,7 +4,7 @@ import { button, el, setText } from "../dom.ts";
 import type { LaneState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { FigureWishes } from "./index.ts";
-import { oldestRecent } from "./lanes.ts";
+import { oldestRecent } from "./slots.ts";
 
 /** Results that are shown. */
 const MOST_ROWS = 8;

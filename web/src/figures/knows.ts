@@ -4,9 +4,9 @@ import type { LaneState, RunState, Token } from "../run.ts";
 import * as say from "../strings.en.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Table } from "./figure.ts";
-import { oldestRecent, ownSinks } from "./lanes.ts";
 import { cursor, type Frame, LINE, streamFrame, textWidth, x, xAxis } from "./plot.ts";
 import type { Box, Fill, Shape } from "./shapes.ts";
+import { oldestRecent, ownSinks } from "./slots.ts";
 
 const BAR = 18;
 

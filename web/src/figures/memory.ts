@@ -5,9 +5,9 @@ import { type Bin, mean } from "../series.ts";
 import * as say from "../strings.en.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Option, Stream, Table } from "./figure.ts";
-import { isPacked } from "./lanes.ts";
 import { cursor, curve, type EndLabel, endLabels, type Frame, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, within, xAxis, y, yAxis } from "./plot.ts";
 import type { Box, Fill, Point, Shape } from "./shapes.ts";
+import { isPacked } from "./slots.ts";
 
 /** The line of everything kept leaves the plot at this many times the cache. */
 const LEAVES_AT = 4;
