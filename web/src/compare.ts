@@ -2,7 +2,7 @@
 
 import type { Act, Comparison, Hero, Pace } from "./comparison.ts";
 import { PACES } from "./comparison.ts";
-import { button, el, keys, setText } from "./dom.ts";
+import { button, el, fileInput, keys, setText } from "./dom.ts";
 import type { Experiment } from "./experiments.ts";
 import { laneStyle } from "./figures/lanes.ts";
 import { sampleOf } from "./figures/sample.ts";
@@ -491,12 +491,7 @@ class OwnView {
       { id: "own-mode" },
       ...keys(say.modes).map((key) => el("option", { value: key }, say.modes[key])),
     );
-    const file = el("input", { type: "file", accept: ".json,application/json", hidden: "" });
-    file.addEventListener("change", () => {
-      const chosen = file.files?.[0];
-      file.value = "";
-      if (chosen !== undefined) wishes.openRun(chosen);
-    });
+    const file = fileInput(".json,application/json", (chosen) => wishes.openRun(chosen));
     const form = el(
       "form",
       { class: "own-form" },

@@ -22,6 +22,18 @@ export function button(
   return element;
 }
 
+/** A field for files that a button stands for: hidden, and each choice is handed on. */
+export function fileInput(accept: string, take: (file: File) => void): HTMLInputElement {
+  const input = el("input", { type: "file", accept, hidden: "" });
+  input.addEventListener("change", () => {
+    const chosen = input.files?.[0];
+    // The same file may be chosen again.
+    input.value = "";
+    if (chosen !== undefined) take(chosen);
+  });
+  return input;
+}
+
 /** Writes only what differs, so that nothing is laid out or read aloud twice. */
 export function setText(element: Element, text: string): boolean {
   if (element.textContent === text) return false;

@@ -1,6 +1,7 @@
 // The experiments: what each is about, and the menu that they are chosen from.
 
-import { button, el, keys } from "./dom.ts";
+import { el, keys } from "./dom.ts";
+import { Panel } from "./panels.ts";
 import * as say from "./strings.en.ts";
 
 export interface Experiment {
@@ -41,23 +42,14 @@ export function menu(address: (name: string | null) => string, choose: (name: st
 
 /** The menu as a dialog, which closes with a choice. */
 export function dialog(address: (name: string | null) => string, choose: (name: string | null) => void): HTMLDialogElement {
-  const box: HTMLDialogElement = el(
-    "dialog",
-    { id: "experiments", "aria-labelledby": "experiments-title" },
-    el(
-      "div",
-      { class: "head" },
-      el("h2", { id: "experiments-title" }, say.experimentsMenu),
-      button(say.close, () => box.close()),
-    ),
+  const { element } = new Panel(
+    "experiments",
+    say.experimentsMenu,
     el("p", { class: "muted" }, say.experimentsIntro),
     menu(address, (name) => {
-      box.close();
+      element.close();
       choose(name);
     }),
   );
-  box.addEventListener("click", (event) => {
-    if (event.target === box) box.close();
-  });
-  return box;
+  return element;
 }

@@ -2,7 +2,7 @@
 
 import type { Backend, CacheSettings, SendOptions } from "../../crates/wasm/types";
 import type { Summary } from "./chats.ts";
-import { button, el, keys, setText } from "./dom.ts";
+import { button, el, fileInput, keys, setText } from "./dom.ts";
 import { badPacking, command, PACKING, packs, RANGES, withoutDefaults } from "./settings.ts";
 import type { Card } from "./shelf.ts";
 import type { Spoken } from "./speech.ts";
@@ -226,7 +226,7 @@ export class Drawer {
 }
 
 /** A dialog with a title and a button that closes it. */
-class Panel {
+export class Panel {
   readonly element: HTMLDialogElement;
 
   constructor(id: string, title: string, ...children: (Node | string)[]) {
@@ -265,12 +265,9 @@ export class ChatsPanel extends Panel {
 
   constructor(private readonly wishes: ChatsWishes) {
     const list = el("ul", { class: "rows" });
-    const file = el("input", { type: "file", accept: ".json,application/json", hidden: "" });
-    file.addEventListener("change", () => {
-      const chosen = file.files?.[0];
-      file.value = "";
-      if (chosen !== undefined) wishes.importChat(chosen);
+    const file = fileInput(".json,application/json", (chosen) => {
       this.element.close();
+      wishes.importChat(chosen);
     });
     super(
       "chats",
@@ -324,12 +321,9 @@ export class ModelsPanel extends Panel {
   constructor(private readonly wishes: ModelsWishes) {
     const list = el("ul", { class: "rows" });
     const room = el("p", { class: "muted numbers" });
-    const file = el("input", { type: "file", accept: ".gguf", hidden: "" });
-    file.addEventListener("change", () => {
-      const chosen = file.files?.[0];
-      file.value = "";
+    const file = fileInput(".gguf", (chosen) => {
       this.element.close();
-      if (chosen !== undefined) wishes.useFile(chosen);
+      wishes.useFile(chosen);
     });
     const url = el("input", { type: "url", id: "model-url", required: "", placeholder: "https://…/model.gguf" });
     const form = el(
