@@ -634,6 +634,7 @@ function pulls(): void {
 
 // The conversation.
 
+/** Sends a message to the model, or to all lanes where these are shown. */
 function send(text: string, from: number | null): void {
   if (state.phase === "writing") dispatch({ kind: "hint", text: say.stillWriting });
   else if (text.trim() === "") {
@@ -642,12 +643,13 @@ function send(text: string, from: number | null): void {
   } else if ((state.phase === "idle" || state.phase === "failed") && !claiming) {
     dispatch({ kind: "hint", text: say.loadFirst });
     view.offerToLoad();
-  } else if (state.phase !== "ready") {
+  } else if (state.phase !== "ready" && !(shown === "compare" && state.phase === "comparing")) {
     dispatch({ kind: "hint", text: say.sentLater });
     waiting = true;
   } else {
     waiting = false;
     view.clear();
+    if (shown === "compare") return comparison.useText(text, "free");
     if (from !== null) dispatch({ kind: "kept", turns: from });
     ask(text);
   }

@@ -37,8 +37,7 @@ export const lead =
   "A language model keeps its past in a cache. When the cache is full, something must go. " +
   "Drop the oldest words and the model breaks; keep its very first words, however dull they are, " +
   "and it goes on for as long as you like.";
-export const noScripts =
-  "This page runs a language model in your browser, which needs JavaScript. Switch it on and reload.";
+export const noScripts = "The model runs in your browser, which needs JavaScript: switch it on and reload.";
 export const chat = "Chat";
 export const compare = "Compare";
 export const views = "Views";

@@ -79,6 +79,7 @@ export class View {
     { class: "menu", "aria-expanded": "false", "aria-controls": "entries" },
   );
   private readonly toAnswer = button(say.skipToAnswer, () => this.transcript.toAnswer(), { class: "skip" });
+  private readonly form: HTMLFormElement;
   private readonly editing: HTMLElement;
   private readonly offer: HTMLElement;
   private readonly offered = el("p", { class: "muted" });
@@ -169,7 +170,7 @@ export class View {
       ),
     );
     this.offer.hidden = true;
-    const form = this.form();
+    this.form = this.makeForm();
     const numbers = el(
       "dl",
       { class: "facts" },
@@ -181,7 +182,7 @@ export class View {
     const panel = (name: ViewName, ...children: Node[]): HTMLElement =>
       el("section", { id: name, class: name, role: "tabpanel", "aria-labelledby": `${name}-tab` }, ...children);
     this.panels = {
-      chat: panel("chat", this.transcript.element, numbers, this.editing, this.offer, form),
+      chat: panel("chat", this.transcript.element, numbers),
       compare: panel("compare", ...this.compare.children),
     };
     this.figures = el(
@@ -207,7 +208,16 @@ export class View {
       el(
         "main",
         {},
-        el("div", { class: "talk" }, tablist, this.panels.compare, this.panels.chat),
+        el(
+          "div",
+          { class: "talk" },
+          tablist,
+          this.panels.compare,
+          this.panels.chat,
+          this.editing,
+          this.offer,
+          this.form,
+        ),
         this.figures,
       ),
       this.drawer.element,
@@ -264,7 +274,7 @@ export class View {
     return open;
   }
 
-  private form(): HTMLFormElement {
+  private makeForm(): HTMLFormElement {
     const form = el(
       "form",
       { class: "composer" },
@@ -310,7 +320,7 @@ export class View {
       if (event.key === "Escape") {
         if (this.drawer.isOpen) this.drawer.close();
         else if (this.closeMenu()) this.menu.focus();
-        else if (this.from !== null) this.stopEditing();
+        else if (!this.editing.hidden) this.stopEditing();
         else this.wishes.stop();
       } else if (event.key === "?" && !typing) {
         event.preventDefault();
@@ -341,6 +351,9 @@ export class View {
     }
     // One filled button on the page: in the comparison it is the comparison's.
     this.loadButton.classList.toggle("primary", view === "chat");
+    // What is written there is a question to all lanes, and no earlier one is changed.
+    this.form.classList.toggle("brief", view === "compare");
+    this.editing.hidden = this.from === null || view === "compare";
     this.skip.setAttribute("href", view === "chat" ? "#message" : "#act");
     setText(this.skip, view === "chat" ? say.skipToChat : say.skipToCompare);
   }
@@ -408,14 +421,14 @@ export class View {
     if (state.phase !== "idle" && state.phase !== "failed") this.offer.hidden = true;
     if (!this.offer.hidden) setText(this.offered, terms);
     // One filled button on the page: what is to be done next.
-    this.sendButton.classList.toggle("primary", ready);
+    this.sendButton.classList.toggle("primary", ready && !this.panels.chat.hidden);
     this.toAnswer.hidden = writing || !state.turns.some(({ who }) => who === "model");
     this.stopButton.disabled = !writing && state.phase !== "refilling";
     // A button that is switched off or taken away drops the focus to nowhere; hand it on instead.
     if (!(focused instanceof HTMLButtonElement) || (!focused.disabled && focused.checkVisibility())) return;
     if (focused.closest("dialog") !== null) return;
     const next = [this.cancelButton, this.loadButton].find((button) => button.checkVisibility());
-    const rest = [this.box, document.getElementById("act")].find((e) => e?.checkVisibility());
+    const rest = [document.getElementById("act"), this.box].find((e) => e?.checkVisibility());
     (this.loader.contains(focused) && next !== undefined ? next : rest)?.focus();
   }
 

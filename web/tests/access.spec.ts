@@ -109,10 +109,10 @@ test("Tab goes through the comparison in reading order, and the player is one st
   await expect(page.locator(".lane")).toHaveCount(3);
   await expect(parts(page).load).toBeEnabled();
   const header = ["Experiments", "New chat", "Chats", "Models", "Settings", "Theme: system", "Help"];
-  expect(await tabs(page, 21)).toEqual([
+  expect(await tabs(page, 23)).toEqual([
     ...["To the comparison", "To the figures", ...header, "Load the model", "Use a file", "compare-tab"],
     ...["act", "What happened?", "Text of window 128", "Text of sinks 4+124", "Text of dense"],
-    ...["Position in the run", "Pace", "Another text, and runs as files", "figures"],
+    ...["Position in the run", "Pace", "Another text, and runs as files", "message", "Send", "figures"],
   ]);
 });
 

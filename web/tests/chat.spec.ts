@@ -122,7 +122,7 @@ test("a message sent before the model is there: the page asks, loads nothing by 
   await page.getByRole("button", { name: "Explain rain to a child" }).click();
   await send.click();
   await expect(status).toContainText("The model is not here yet. Your message stays in the box.");
-  await expect(page.locator("#chat")).toContainText("SmolLM2-135M-Instruct, 98 MB, licence Apache-2.0.");
+  await expect(page.locator(".talk")).toContainText("SmolLM2-135M-Instruct, 98 MB, licence Apache-2.0.");
   await page.getByRole("button", { name: "Not now" }).click();
   await expect(offer).toBeHidden();
   await expect(message).toHaveValue("Explain rain to a child");

@@ -547,6 +547,107 @@ test.describe("lanes that run live", () => {
   });
 });
 
+test.describe("a message to all lanes", () => {
+  const QUESTION = "Why does the sea move?";
+
+  test("without a model it stays in the box, and goes out when the model was loaded for it", async ({ page }) => {
+    await mock(page);
+    const fetched: string[] = [];
+    page.on("request", (request) => fetched.push(request.url()));
+    await page.goto("/?backend=cpu&view=compare&play=0");
+    const { names, badge, text, act } = compare(page);
+    const { message, send, status } = parts(page);
+    await expect(names).toHaveText(["sinks 4+60"]);
+    await expect(parts(page).load).toBeEnabled();
+    await message.fill("  ");
+    await send.click();
+    await expect(status).toContainText("The message is empty");
+    await message.fill(QUESTION);
+    await message.press("Enter");
+    await expect(status).toContainText("Your message stays in the box.");
+    await expect(page.getByText("SmolLM2-135M-Instruct, 98 MB").last()).toBeVisible();
+    await page.getByRole("button", { name: "Not now" }).click();
+    await expect(message).toHaveValue(QUESTION);
+    await expect(message).toBeFocused();
+    await send.click();
+    expect(fetched.filter((url) => /gguf|wasm/.test(url))).toEqual([]);
+    await page.getByRole("button", { name: "Load it and send" }).click();
+    await expect(badge).toContainText("Live");
+    await expect(message).toHaveValue("");
+    await expect(message).toBeFocused();
+    await expect(act).toHaveText("Again", { timeout: 30_000 });
+    await expect(names).toHaveText(["window 64", "sinks 4+60"]);
+    for (const name of ["window 64", "sinks 4+60"]) await expect(text(name)).toContainText(QUESTION);
+    const url = new URL(page.url());
+    expect(Object.fromEntries(url.searchParams)).toMatchObject({ text: "own", mode: "free" });
+    expect(decodeURIComponent(url.hash)).toBe(`#text=${QUESTION}`);
+    // The conversation was not asked.
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await expect(page.locator(".turn.you")).toHaveCount(0);
+  });
+
+  test("with one, lanes that read a text answer at once, and leave one question for the next", async ({ page }) => {
+    await mock(page, { delay: 5 });
+    await open(page, "&backend=cpu&view=compare&x=take-sinks-away&play=0");
+    const { text, badge, names } = compare(page);
+    const { message, send } = parts(page);
+    await ask(page, QUESTION);
+    await expect(badge).toContainText("Live");
+    await expect(text("dense")).toContainText(QUESTION);
+    await expect(names).toHaveText(["window 128", "sinks 4+124", "dense"]);
+    await expect(send).toBeEnabled();
+    await message.fill("And why is it salt?");
+    await message.press("Enter");
+    await expect(text("dense")).toContainText("And why is it salt?");
+    await expect(text("dense")).not.toContainText(QUESTION);
+    // Escape pauses them, as it stops an answer.
+    await page.keyboard.press("Escape");
+    await expect(compare(page).act).toHaveText("Go on");
+    await expect(page.locator("button.primary:visible")).toHaveCount(1);
+  });
+
+  test("an earlier message that is being changed waits in the chat", async ({ page }) => {
+    await mock(page, { most: 3 });
+    await open(page, "&backend=cpu&view=chat");
+    await ask(page, "Hello");
+    await expect(parts(page).note).toHaveText("3 tokens.");
+    await page.getByRole("button", { name: "Edit, turn 1" }).click();
+    const editing = page.getByText("You are changing an earlier message.");
+    await expect(editing).toBeVisible();
+    await page.getByRole("tab", { name: "Compare" }).click();
+    await expect(editing).toBeHidden();
+    await page.keyboard.press("Escape");
+    await expect(parts(page).message).toHaveValue("Hello");
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await expect(editing).toBeVisible();
+    await page.keyboard.press("Escape");
+    await expect(editing).toBeHidden();
+    await expect(parts(page).message).toHaveValue("");
+  });
+
+  test("its box is the chat's, in one line; it is there from the start, and at the foot of a phone", async ({ page }) => {
+    await page.goto("/?backend=cpu&view=compare&play=0");
+    const { message, send } = parts(page);
+    const form = page.locator(".composer");
+    const tall = async () => (await form.boundingBox())?.height ?? 0;
+    await expect(compare(page).names).toHaveCount(1);
+    expect(await tall()).toBeLessThan(64);
+    await expect(send).toBeInViewport();
+    await expect(page.getByRole("button", { name: "Stop" })).toBeHidden();
+    await message.fill("half a thought");
+    await page.getByRole("tab", { name: "Chat" }).click();
+    await expect(message).toHaveValue("half a thought");
+    await expect(page.getByRole("button", { name: "Stop" })).toBeVisible();
+    await page.getByRole("tab", { name: "Compare" }).click();
+    await page.setViewportSize({ width: 390, height: 844 });
+    await page.locator(".lane").scrollIntoViewIfNeeded();
+    expect(await tall()).toBeLessThan(70);
+    const { y = 0, height = 0 } = (await form.boundingBox()) ?? {};
+    expect(y + height).toBeCloseTo(844, 0);
+    for (const part of [message, send]) expect((await part.boundingBox())?.height).toBeGreaterThanOrEqual(44);
+  });
+});
+
 test.describe("texts and files", () => {
   const OWN = "One two three four. ".repeat(30);
 
