@@ -712,42 +712,50 @@ fn scores<S: Simd, const G: usize, const B: usize>(
     sums
 }
 
-/// Scores, of sink keys and of recent ones, become weights `exp(score - greatest)`. Returns the greatest score, and the
-/// sums of all weights, of those of sinks and of the first `first`.
+/// Scores, which may lie in two places, become weights `exp(score - greatest)`. Returns the greatest score, and the sums of
+/// all weights and of the first so many, twice.
 #[inline(always)]
-fn softmax<S: Simd>(s: S, scores: [&mut [f32]; 2], first: usize) -> [f32; 4] {
-    let mut greatest = f32::NEG_INFINITY;
+fn softmax<S: Simd>(s: S, mut scores: [&mut [f32]; 2], firsts: [usize; 2]) -> [f32; 4] {
+    let mut greatest = s.splat(f32::NEG_INFINITY);
     for scores in &scores {
         let (eights, rest) = scores.as_chunks::<8>();
-        let mut greatest8 = s.splat(greatest);
         for x in eights {
-            greatest8 = s.max(s.load(x), greatest8);
+            greatest = s.max(s.load(x), greatest);
         }
-        greatest = rest.iter().fold(simd::greatest(s, greatest8), |a, &b| a.max(b));
+        greatest = s.max(s.load(&padded(rest)), greatest);
     }
-    let mut totals = [0.0; 2];
-    let mut firsts = 0.0;
-    let mut left = first;
-    for (scores, whole) in scores.into_iter().zip(&mut totals) {
+    let greatest = s.greatest(greatest);
+    let weights = |scores: S::F| simd::exp(s, s.sub(scores, s.splat(greatest)));
+    let mut total = 0.0;
+    for scores in &mut scores {
         for chunk in scores.chunks_mut(128) {
-            let mut sum = s.splat(0.0);
             let (eights, rest) = chunk.as_chunks_mut::<8>();
+            let mut sum = s.splat(0.0);
             for x in eights {
-                let weight = simd::exp(s, s.sub(s.load(x), s.splat(greatest)));
-                sum = s.add(sum, weight);
-                s.store(weight, x);
+                let weights = weights(s.load(x));
+                sum = s.add(sum, weights);
+                s.store(weights, x);
             }
-            let mut last = [f32::NEG_INFINITY; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            s.store(simd::exp(s, s.sub(s.load(&last), s.splat(greatest))), &mut last);
-            rest.copy_from_slice(&last[..rest.len()]);
-            *whole += f64::from(simd::sum(s, sum)) + rest.iter().map(|&x| f64::from(x)).sum::<f64>();
+            total += f64::from(simd::sum(s, sum));
+            let mut last = [0.0; 8];
+            s.store(weights(s.load(&padded(rest))), &mut last);
+            for (x, weight) in rest.iter_mut().zip(last) {
+                *x = weight;
+                total += f64::from(weight);
+            }
         }
-        let these = left.min(scores.len());
-        firsts += scores[..these].iter().map(|&x| f64::from(x)).sum::<f64>();
-        left -= these;
     }
-    [greatest, (totals[0] + totals[1]) as f32, totals[0] as f32, firsts as f32]
+    let [before, after] = scores;
+    let of_first = |n| before.iter().chain(&*after).take(n).map(|&x| f64::from(x)).sum::<f64>() as f32;
+    [greatest, total as f32, of_first(firsts[0]), of_first(firsts[1])]
+}
+
+/// Fewer than eight scores, and others that weigh nothing.
+#[inline(always)]
+fn padded(scores: &[f32]) -> [f32; 8] {
+    let mut padded = [f32::NEG_INFINITY; 8];
+    padded.iter_mut().zip(scores).for_each(|(to, score)| *to = *score);
+    padded
 }
 
 /// Where a head's values lie.
@@ -824,8 +832,8 @@ fn add_values<S: Simd, V: Values, const G: usize>(
         at += 4;
     }
     while at < vectors {
-        add_vectors::<S, V, G, 2>(s, values, keys.clone(), weights, stride, out, at);
-        at += 2;
+        add_vectors::<S, V, G, 1>(s, values, keys.clone(), weights, stride, out, at);
+        at += 1;
     }
 }
 
@@ -930,8 +938,7 @@ impl Kernel for OneRow<'_> {
         for head in 0..n_heads {
             let scores = &mut weights[head * stride..][..end - first];
             self.call.keep_scores(row, head, first, scores);
-            let (sinks, recent) = scores.split_at_mut(sinks);
-            let sums = softmax(s, [sinks, recent], firsts);
+            let sums = softmax(s, [scores, &mut []], [sinks, firsts]);
             self.partials[head * (head_dim + 4) + head_dim..][..4].copy_from_slice(&sums);
         }
         out.fill(0.0);
@@ -1564,7 +1571,7 @@ impl ChunkRows<'_> {
             let (row, head) = (self.rows.start + query / heads, kv_head * heads + query % heads);
             self.call.keep_scores(row, head, 0, scores[0]);
             self.call.keep_scores(row, head, view.sinks, scores[1]);
-            *sums = softmax(s, scores, FIRST_KEYS);
+            *sums = softmax(s, scores, [view.sinks, FIRST_KEYS]);
         }
 
         out.fill(0.0);

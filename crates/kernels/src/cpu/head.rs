@@ -71,7 +71,7 @@ fn log_sum_exp<S: Simd>(s: S, logits: &[f32]) -> f32 {
     for x in eights {
         greatest = s.max(s.load(x), greatest);
     }
-    let greatest = rest.iter().fold(simd::greatest(s, greatest), |a, &b| a.max(b));
+    let greatest = rest.iter().fold(s.greatest(greatest), |a, &b| a.max(b));
     let mut total = 0.0;
     for eights in eights.chunks(32) {
         let mut sum = s.splat(0.0);

@@ -32,7 +32,7 @@ pub(super) trait Simd: Copy {
     fn min(self, a: Self::F, b: Self::F) -> Self::F;
     /// Whether any lane of `a` is greater than that of `b`.
     fn any_greater(self, a: Self::F, b: Self::F) -> bool;
-    /// To the nearest integer, ties to even.
+    /// To the nearest integer, ties to even, of magnitudes below 2^22; any other gives any integer.
     fn round(self, x: Self::F) -> Self::I;
 
     fn splat_i(self, x: u32) -> Self::I;
@@ -51,6 +51,17 @@ pub(super) trait Simd: Copy {
     fn low_bytes(self, a: Self::I) -> Self::I;
     /// The high bytes of the sixteen 16-bit lanes, sign extended.
     fn high_bytes(self, a: Self::I) -> Self::I;
+    /// Of each four lanes of both the low halves, in pairs: `a0 a2`, `b0 b2`, `a1 a3`, `b1 b3`.
+    #[inline(always)]
+    fn low_pairs(self, a: Self::I, b: Self::I) -> Self::I {
+        let mut lanes = [[0; 8]; 2];
+        self.store_i(a, &mut lanes[0]);
+        self.store_i(b, &mut lanes[1]);
+        self.load_i(&std::array::from_fn(|i| {
+            let (from, first) = (&lanes[i % 2], i / 4 * 4 + i % 4 / 2);
+            from[first] & 0xFFFF | from[first + 2] << 16
+        }))
+    }
     /// Products of 16-bit lanes, neighbours added to 32 bits.
     fn dot_pairs(self, a: Self::I, b: Self::I) -> Self::I;
     /// Integers to floats.
@@ -80,6 +91,19 @@ pub(super) trait Simd: Copy {
     /// Reads words that are needed soon, where the machine cannot be asked for them: in order, which is how memory is fastest.
     #[inline(always)]
     fn read_ahead(self, _words: &[u32]) {}
+    /// [`EXP`], where the instruction set finds it soonest.
+    #[inline(always)]
+    fn exp_numbers(self) -> &'static [f32; 11] {
+        &EXP
+    }
+    /// The greatest lane; any where one is NaN.
+    #[inline(always)]
+    fn greatest(self, x: Self::F) -> f32 {
+        let mut x8 = [0.0; 8];
+        self.store(x, &mut x8);
+        let [a, b, c, d, e, f, g, h] = x8;
+        a.max(b).max(c.max(d)).max(e.max(f).max(g.max(h)))
+    }
     /// The sum of each row's lanes.
     fn sums(self, rows: [Self::F; 8]) -> Self::F;
 }
@@ -119,21 +143,39 @@ pub(super) fn dispatch(kernel: impl Kernel) {
 pub(super) const HALF_MASK: u32 = 0x8FFF_E000;
 pub(super) const HALF_FACTOR: f32 = f32::from_bits((127 + 112) << 23);
 
+/// Adding 1.5 * 2^23 leaves the nearest integer, of magnitudes below 2^22, in the low bits of the sum.
+pub(super) const SHIFTER: f32 = 12_582_912.0;
+
+/// Numbers that [`exp`] needs: its range, `log2 e`, `-ln 2` in two parts, the first of which has few bits, so that its products
+/// are exact, and a polynomial for `e^x` on `[-ln(2)/2, ln(2)/2]`, from Cephes.
+#[expect(clippy::excessive_precision, reason = "as Cephes has them")]
+pub(super) static EXP: [f32; 11] = [
+    88.0,
+    -87.0,
+    std::f32::consts::LOG2_E,
+    -0.693_359_375,
+    2.121_944_4e-4,
+    1.987_569_15e-4,
+    1.398_199_95e-3,
+    8.333_451_9e-3,
+    4.166_579_6e-2,
+    1.666_666_55e-1,
+    5.000_000_1e-1,
+];
+
 /// `e^x` within 2 units in the last place; below -87 it stays at e^-87, above 88 at e^88.
 #[inline(always)]
-#[expect(clippy::excessive_precision, reason = "the first part of ln 2 has few bits, so that its products are exact")]
 pub(super) fn exp<S: Simd>(s: S, x: S::F) -> S::F {
-    let x = s.max(s.min(x, s.splat(88.0)), s.splat(-87.0));
-    // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the sum.
-    let shifter = s.splat(12_582_912.0);
-    let shifted = s.mul_add(x, s.splat(std::f32::consts::LOG2_E), shifter);
+    let [most, least, log2_e, high, low, polynomial @ ..] = s.exp_numbers();
+    let x = s.max(s.min(x, s.splat(*most)), s.splat(*least));
+    let shifter = s.splat(SHIFTER);
+    let shifted = s.mul_add(x, s.splat(*log2_e), shifter);
     let n = s.sub(shifted, shifter);
-    let r = s.mul_add(n, s.splat(-0.693_359_375), x);
-    let r = s.mul_add(n, s.splat(2.121_944_4e-4), r);
-    // Minimax on [-ln(2)/2, ln(2)/2], from Cephes.
-    let mut p = s.splat(1.987_569_15e-4);
-    for c in [1.398_199_95e-3, 8.333_451_9e-3, 4.166_579_6e-2, 1.666_666_55e-1, 5.000_000_1e-1] {
-        p = s.mul_add(p, r, s.splat(c));
+    let r = s.mul_add(n, s.splat(*high), x);
+    let r = s.mul_add(n, s.splat(*low), r);
+    let mut p = s.splat(polynomial[0]);
+    for c in &polynomial[1..] {
+        p = s.mul_add(p, r, s.splat(*c));
     }
     let p = s.add(s.mul_add(p, s.mul(r, r), r), s.splat(1.0));
     s.as_f(s.add_i(s.as_i(p), s.shift_left::<23>(s.as_i(shifted))))
@@ -154,14 +196,4 @@ pub(super) fn sum<S: Simd>(s: S, x: S::F) -> f32 {
     s.store(x, &mut x8);
     let [a, b, c, d, e, f, g, h] = x8;
     ((a + b) + (c + d)) + ((e + f) + (g + h))
-}
-
-/// The greatest lane; any where one is NaN. Plain comparisons, since in wasm `f32::max` is a call.
-#[inline(always)]
-pub(super) fn greatest<S: Simd>(s: S, x: S::F) -> f32 {
-    let mut x8 = [0.0; 8];
-    s.store(x, &mut x8);
-    let [a, b, c, d, e, f, g, h] = x8;
-    let max = |a: f32, b: f32| if a > b { a } else { b };
-    max(max(max(a, b), max(c, d)), max(max(e, f), max(g, h)))
 }

@@ -1,6 +1,6 @@
 //! Eight lanes as two registers of wasm's simd128.
 
-use super::simd::{HALF_FACTOR, HALF_MASK, Kernel, LINE, Simd};
+use super::simd::{EXP, HALF_FACTOR, HALF_MASK, Kernel, LINE, SHIFTER, Simd};
 use std::arch::wasm32::*;
 use std::hint::black_box;
 
@@ -10,6 +10,7 @@ use std::hint::black_box;
 pub(super) struct Simd128 {
     half_mask: v128,
     half_factor: v128,
+    exp: &'static [f32; EXP.len()],
 }
 
 /// Runs a kernel as a function of its own: browsers compile many small functions sooner than a large one, and keep more of
@@ -19,6 +20,7 @@ pub(super) fn call(kernel: impl Kernel) {
     kernel.run(Simd128 {
         half_mask: black_box(u32x4_splat(HALF_MASK)),
         half_factor: black_box(f32x4_splat(HALF_FACTOR)),
+        exp: black_box(&EXP),
     });
 }
 
@@ -85,12 +87,14 @@ impl Simd for Simd128 {
         // The pseudo-maximum `b < a ? a : b`, one instruction on x86.
         max(a, b) { f32x4_pmax(b, a) }
         min(a, b) { f32x4_pmin(b, a) }
-        round(x) { i32x4_trunc_sat_f32x4(f32x4_nearest(x)) }
+        // A conversion would mind numbers that are too large, in eight instructions on x86.
+        round(x) { i32x4_sub(f32x4_add(x, f32x4_splat(SHIFTER)), f32x4_splat(SHIFTER)) }
         add_i(a, b) { i32x4_add(a, b) }
         and(a, b) { v128_and(a, b) }
         shift_left<N>(a) { i32x4_shl(a, N as u32) }
         shift_right<N>(a) { u32x4_shr(a, N as u32) }
         shift_right_signed<N>(a) { i32x4_shr(a, N as u32) }
+        low_pairs(a, b) { i16x8_shuffle::<0, 4, 8, 12, 2, 6, 10, 14>(a, b) }
         low_bytes(a) { i16x8_shr(i16x8_shl(a, 8), 8) }
         high_bytes(a) { i16x8_shr(a, 8) }
         dot_pairs(a, b) { i32x4_dot_i16x8(a, b) }
@@ -107,6 +111,19 @@ impl Simd for Simd128 {
     #[inline(always)]
     fn any_greater(self, a: Two, b: Two) -> bool {
         v128_any_true(v128_or(f32x4_gt(a[0], b[0]), f32x4_gt(a[1], b[1])))
+    }
+
+    #[inline(always)]
+    fn exp_numbers(self) -> &'static [f32; EXP.len()] {
+        self.exp
+    }
+
+    #[inline(always)]
+    fn greatest(self, x: Two) -> f32 {
+        // Numbers by themselves are compared with branches.
+        let x = f32x4_pmax(x[0], x[1]);
+        let x = f32x4_pmax(x, i64x2_shuffle::<1, 0>(x, x));
+        f32x4_extract_lane::<0>(f32x4_pmax(x, i32x4_shuffle::<1, 0, 3, 2>(x, x)))
     }
 
     #[inline(always)]

@@ -173,8 +173,6 @@ fn linear_is_the_f64_product() {
                             // Columns are added one by one; those that follow the great value lose more.
                             Arithmetic::Single if token == 0 => 3e-6,
                             Arithmetic::Single => 1e-6,
-                            // Where the weight of the great value is 0, d * code and m still cancel in f32.
-                            Arithmetic::Rounded if token == 0 => 3e-5,
                             Arithmetic::Rounded => 1e-5,
                         };
                     let error = (f64::from(stored[i]) - y).abs();

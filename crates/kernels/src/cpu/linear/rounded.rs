@@ -26,6 +26,7 @@ thread_local! {
 pub(super) fn linear(input: Input<'_>, w: &Packed<'_>, target: Target<'_>) {
     ACTIVATIONS.with_borrow_mut(|activations| {
         activations.prepare(input, w.codec);
+        activations.share_far(w.codec);
         let rows = input.rows;
         share_pairs(octets(w.rows), |pairs| dispatch(Part { activations, rows, w, target, pairs }));
     });
@@ -39,17 +40,20 @@ struct Activations {
     pairs: Vec<[u32; 16]>,
     /// What a 16-bit value of 1 stands for, and the sum of the block's values, in true size.
     scales: Vec<[f32; 2]>,
-    /// By row: the values that were set aside.
-    far: Vec<Vec<Far>>,
+    /// By row: the columns and values that were set aside.
+    far: Vec<Vec<(usize, f32)>>,
+    /// The same by tile.
+    far_of_tiles: Vec<Vec<Far>>,
 }
 
-/// A value that its block leaves out.
+/// Values of a column that their blocks leave out: most often a column is far in all rows.
 struct Far {
-    block: usize,
-    /// The octet's word with its column's codes, and their place in it.
+    column: usize,
+    /// The octet's word with the column's codes, and their place in it.
     word: usize,
     shift: u32,
-    value: f32,
+    /// Those of a tile's rows, 0 where the value is not far.
+    values: [f32; TILE],
 }
 
 impl Activations {
@@ -67,12 +71,32 @@ impl Activations {
             let (pairs, scales, far) = unsafe { (pairs.range(range.clone()), scales.range(range), far.range(rows)) };
             dispatch(Quantize { input: Input { x, ..input }, q4: codec == Codec::Q4, pairs, scales, far });
         });
+        self.far.truncate(input.rows);
+    }
+
+    /// Gathers what was set aside by tile, in the order of columns.
+    fn share_far(&mut self, codec: Codec) {
+        let place = if codec == Codec::Q4 { Q4::place } else { Q8::place };
+        self.far_of_tiles.resize_with(self.far.len().div_ceil(TILE), Vec::new);
+        for (rows, to) in self.far.chunks(TILE).zip(&mut self.far_of_tiles) {
+            to.clear();
+            for (t, &(column, value)) in
+                rows.iter().enumerate().flat_map(|(t, row)| row.iter().map(move |far| (t, far)))
+            {
+                let at = to.binary_search_by_key(&column, |far| far.column).unwrap_or_else(|at| {
+                    let (word, shift) = place(column);
+                    to.insert(at, Far { column, word, shift, values: [0.0; TILE] });
+                    at
+                });
+                to[at].values[t] = value;
+            }
+        }
     }
 
     #[inline]
     fn row(&self, row: usize) -> Row<'_> {
         let range = row * self.blocks..(row + 1) * self.blocks;
-        Row { pairs: &self.pairs[range.clone()], scales: &self.scales[range], far: &self.far[row] }
+        Row { pairs: &self.pairs[range.clone()], scales: &self.scales[range] }
     }
 }
 
@@ -81,7 +105,6 @@ impl Activations {
 struct Row<'a> {
     pairs: &'a [[u32; 16]],
     scales: &'a [[f32; 2]],
-    far: &'a [Far],
 }
 
 struct Quantize<'a> {
@@ -89,7 +112,7 @@ struct Quantize<'a> {
     q4: bool,
     pairs: &'a mut [[u32; 16]],
     scales: &'a mut [[f32; 2]],
-    far: &'a mut [Vec<Far>],
+    far: &'a mut [Vec<(usize, f32)>],
 }
 
 impl Kernel for Quantize<'_> {
@@ -107,31 +130,33 @@ impl Kernel for Quantize<'_> {
             let factor = factor + 0.0 * typical;
             for block in 0..blocks {
                 let mut values = [s.splat(0.0); 4];
-                let mut greatest = s.splat(0.0);
                 for i in 0..4 {
                     values[i] = s.load(&x[4 * block + i]);
                     if let Some(gain) = gain {
                         values[i] = s.mul(values[i], s.load(&gain[4 * block + i]));
                     }
-                    greatest = s.max(greatest, magnitude(s, values[i]));
                 }
-                if s.any_greater(greatest, s.splat(limit)) {
+                let mut greatest = greatest_magnitude(s, values);
+                if greatest > limit {
                     values = set_aside(s, values, limit, |column, value| {
-                        let (words, (word, shift)) =
-                            if self.q4 { (Q4::WORDS, Q4::place(column)) } else { (Q8::WORDS, Q8::place(column)) };
-                        far.push(Far { block, word: block * words + word, shift, value: value * factor });
+                        far.push((BLOCK * block + column, value * factor));
                     });
+                    greatest = greatest_magnitude(s, values);
                 }
                 let at = row * blocks + block;
-                self.scales[at] = quantize(s, values, factor, self.q4, &mut self.pairs[at]);
+                self.scales[at] = quantize(s, values, greatest, factor, self.q4, &mut self.pairs[at]);
             }
         }
     }
 }
 
 #[inline(always)]
-fn magnitude<S: Simd>(s: S, x: S::F) -> S::F {
-    s.max(x, s.sub(s.splat(0.0), x))
+fn greatest_magnitude<S: Simd>(s: S, values: [S::F; 4]) -> f32 {
+    let mut greatest = s.splat(0.0);
+    for value in values {
+        greatest = s.max(greatest, s.max(value, s.sub(s.splat(0.0), value)));
+    }
+    s.greatest(greatest)
 }
 
 /// Calls `take` for each of a block's values whose magnitude is above `limit`, and puts zeros in their places.
@@ -170,35 +195,25 @@ fn root_mean_square<S: Simd>(s: S, x: &[[f32; 8]], gain: Option<&[[f32; 8]]>) ->
 
 /// Rounds a block to 16 bits, and returns its scales; its true values are `values * factor`.
 #[inline(always)]
-fn quantize<S: Simd>(s: S, values: [S::F; 4], factor: f32, q4: bool, pairs: &mut [u32; 16]) -> [f32; 2] {
-    let zero = s.splat(0.0);
-    let mut greatest = zero;
-    for value in values {
-        greatest = s.max(greatest, magnitude(s, value));
-    }
-    let greatest = simd::greatest(s, greatest);
-    let inverse = if greatest > 1e-30 { 32767.0 / greatest } else { 0.0 };
+fn quantize<S: Simd>(s: S, values: [S::F; 4], greatest: f32, factor: f32, q4: bool, pairs: &mut [u32; 16]) -> [f32; 2] {
+    let inverse = s.splat(if greatest > 1e-30 { 32767.0 / greatest } else { 0.0 });
     let step = greatest / 32767.0;
-    let mut codes = [[0; 8]; 4];
-    let mut sums = s.splat_i(0);
+    let mut codes = [s.splat_i(0); 4];
     for i in 0..4 {
-        let code = s.round(s.mul(values[i], s.splat(inverse)));
-        sums = s.add_i(sums, code);
-        s.store_i(code, &mut codes[i]);
+        codes[i] = s.round(s.mul(values[i], inverse));
     }
-    let codes = codes.as_flattened();
-    let pair = |a: usize| codes[a] & 0xFFFF | codes[a + 2] << 16;
+    let sums = s.add_i(s.add_i(codes[0], codes[1]), s.add_i(codes[2], codes[3]));
     if q4 {
-        for j in 0..4 {
-            pairs[4 * j] = pair(4 * j);
-            pairs[4 * j + 1] = pair(16 + 4 * j);
-            pairs[4 * j + 2] = pair(4 * j + 1);
-            pairs[4 * j + 3] = pair(16 + 4 * j + 1);
-        }
+        let [low, high] = pairs.as_chunks_mut().0 else { unreachable!("sixteen pairs are two eights") };
+        s.store_i(s.low_pairs(codes[0], codes[2]), low);
+        s.store_i(s.low_pairs(codes[1], codes[3]), high);
     } else {
-        for j in 0..8 {
-            pairs[2 * j] = pair(4 * j);
-            pairs[2 * j + 1] = pair(4 * j + 1);
+        let mut lanes = [[0; 8]; 4];
+        for i in 0..4 {
+            s.store_i(codes[i], &mut lanes[i]);
+        }
+        for (four, to) in lanes.as_flattened().as_chunks::<4>().0.iter().zip(pairs.as_chunks_mut::<2>().0) {
+            *to = [four[0] & 0xFFFF | four[2] << 16, four[1] & 0xFFFF | four[3] << 16];
         }
     }
     // At most 32 * 32767, which f32 holds exactly.
@@ -251,8 +266,9 @@ impl Part<'_> {
             x[t] = self.activations.row(row + t);
         }
         let octet = |octet| Weights::<C>::new((self.w.octet_words(octet), self.w.octet_scales(octet)));
-        let first = multiply(s, octet(2 * pair), x);
-        let second = if 2 * pair + 1 < self.target.octets { multiply(s, octet(2 * pair + 1), x) } else { first };
+        let far = &self.activations.far_of_tiles[row / TILE];
+        let first = multiply(s, octet(2 * pair), x, far);
+        let second = if 2 * pair + 1 < self.target.octets { multiply(s, octet(2 * pair + 1), x, far) } else { first };
         unrolled!(t of [0 1 2 3] below T => {
             // SAFETY: parts have different pairs.
             unsafe { self.target.finish(s, row + t, pair, [first[t], second[t]]) };
@@ -272,7 +288,7 @@ trait Code: Copy {
     const MASK: u32;
     /// Those vectors; what follows them is not used.
     fn planes<S: Simd>(s: S, word: S::I, mask: S::I) -> [S::I; 4];
-    /// Where the code of a block's column is: its word, and the bits below it.
+    /// Where the code of a column is: its word, and the bits below it.
     fn place(column: usize) -> (usize, u32);
     /// The codes of eight rows that have `shift` bits below them.
     fn code<S: Simd>(s: S, word: S::I, shift: u32) -> S::I;
@@ -303,7 +319,7 @@ impl Code for Q4 {
     }
 
     fn place(column: usize) -> (usize, u32) {
-        (column % 16 / 4, (8 * (column % 4) + 4 * (column / 16)) as u32)
+        (column / BLOCK * Self::WORDS + column % 16 / 4, (8 * (column % 4) + 4 * (column % BLOCK / 16)) as u32)
     }
 
     #[inline(always)]
@@ -386,7 +402,12 @@ impl<'a, C: Code> Weights<'a, C> {
 
 /// The products of an octet with `T` rows of activations.
 #[inline(always)]
-fn multiply<S: Simd, C: Code, const T: usize>(s: S, weights: Weights<'_, C>, x: [Row<'_>; T]) -> [S::F; T] {
+fn multiply<S: Simd, C: Code, const T: usize>(
+    s: S,
+    weights: Weights<'_, C>,
+    x: [Row<'_>; T],
+    far: &[Far],
+) -> [S::F; T] {
     let mut y = [s.splat(0.0); T];
     let mask = std::hint::black_box(s.splat_i(C::MASK));
     for block in 0..x[0].pairs.len() {
@@ -397,13 +418,13 @@ fn multiply<S: Simd, C: Code, const T: usize>(s: S, weights: Weights<'_, C>, x: 
         let [d, m] = weights.scales(s, block);
         unrolled!(t of [0 1 2 3] below T => y[t] = scale_dots::<S, C>(s, dots[t], d, m, x[t].scales[block], y[t]));
     }
-    unrolled!(t of [0 1 2 3] below T => {
-        for &Far { block, word, shift, value } in x[t].far {
-            let code = C::code(s, s.load_i(&weights.words[word]), shift);
-            let [d, m] = weights.scales(s, block);
-            y[t] = scale_dots::<S, C>(s, code, d, m, [value, value], y[t]);
-        }
-    });
+    for far in far {
+        let code = s.to_f(C::code(s, s.load_i(&weights.words[far.word]), far.shift));
+        let [d, m] = weights.scales(s, far.column / BLOCK);
+        // The weight comes first: where it is 0, `d * code` and `m` cancel as they are.
+        let weight = if C::MINIMUM { s.mul_add(d, code, m) } else { s.mul(d, code) };
+        unrolled!(t of [0 1 2 3] below T => y[t] = s.mul_add(weight, s.splat(far.values[t]), y[t]));
+    }
     y
 }
 
