@@ -38,7 +38,7 @@ export default defineConfig<Options>({
   projects: [
     {
       name: "page",
-      testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts", "wllama.spec.ts", "start.spec.ts", "lanes.spec.ts"],
+      testIgnore: ["real.*.spec.ts", "shots.spec.ts", "endless.spec.ts", "soak.spec.ts", "wllama.spec.ts", "start.spec.ts", "lanes.spec.ts", "facts.spec.ts"],
     },
     // A device that is destroyed takes a minute on a software adapter: `faults` tries it.
     { name: "real", testMatch: "real.*.spec.ts", grepInvert: /device is destroyed/ },
@@ -50,6 +50,7 @@ export default defineConfig<Options>({
     { name: "faults", testMatch: "real.faults.spec.ts", retries: 0, use: { times: 25 } },
     { name: "start", testMatch: "start.spec.ts", retries: 0 },
     { name: "lanes", testMatch: "lanes.spec.ts", retries: 0 },
+    { name: "facts", testMatch: "facts.spec.ts", retries: 0 },
   ],
   ...(given === undefined
     ? { webServer: { command: "npx vite preview --host 127.0.0.1 --port 4173 --strictPort", url: baseURL } }

@@ -912,10 +912,16 @@ export const knows = {
   },
 };
 
+/** Of so many tries each, how often the model knew the fact: `cargo xtask bench --facts`. */
+const known = { kept: 11, left: 0, pinned: 6, of: 20 };
+const times = (n: number): string => (n === 0 ? "never" : `${count(n)} times`);
+
 export const exercise = {
   heading: "The forgotten fact",
+  known,
   intro:
-    "Tell the model something, talk until it has left the cache, and ask. The small model sometimes misses a fact that it still has.",
+    `Tell the model something, talk until it has left the cache, and ask. The model is small: of ${known.of} tries it knew the fact ` +
+    `${times(known.kept)} while the cache had it, ${times(known.left)} after it had left, and ${times(known.pinned)} where it lay among the sinks.`,
   plant: "Plant: “The password is heron.”",
   talk: "Talk past it",
   ask: "Ask",

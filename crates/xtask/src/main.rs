@@ -78,6 +78,9 @@ struct BenchArguments {
     /// Three lanes in one forward beside one lane, on the CPU; a minute.
     #[arg(long)]
     lanes: bool,
+    /// How often the model tells a fact that is in its cache, and one that has left it; five minutes.
+    #[arg(long)]
+    facts: bool,
     /// The CPU engine beside wllama, the npm package of llama.cpp, on one thread each; five minutes.
     #[arg(long)]
     wllama: bool,
@@ -95,6 +98,7 @@ impl BenchArguments {
         [
             (self.start, "start"),
             (self.lanes, "lanes"),
+            (self.facts, "facts"),
             (self.wllama, "wllama"),
             (self.faults, "faults"),
             (self.soak, "soak"),
