@@ -395,7 +395,7 @@ async function openRun(file: File): Promise<void> {
     show("compare");
     writeAddress();
   } catch (caught) {
-    dispatch({ kind: "hint", text: fault("run", caught, null).message });
+    dispatch({ kind: "hint", text: fault("run", caught, null).message, stays: true });
   }
 }
 

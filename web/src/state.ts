@@ -101,6 +101,8 @@ export interface State {
   complaints: readonly string[];
   /** One sentence about the last thing tried; it stays until something else was done or ended. */
   hint: string | null;
+  /** It has nothing to do with the model's start, so it stays when that is over. */
+  hintStays: boolean;
   /** Nothing has come from the model for too long. */
   silent: boolean;
   fault: Fault | null;
@@ -169,7 +171,7 @@ export type Action =
   | { kind: "refused"; fault: Fault }
   | { kind: "failed"; fault: Fault }
   | { kind: "silent" }
-  | { kind: "hint"; text: string };
+  | { kind: "hint"; text: string; stays?: boolean };
 
 /** Seconds without a step after which the page says so. */
 export const SILENCE = 10;
@@ -183,6 +185,7 @@ export function initial(settings: Pick<Settings, "cache" | "send" | "complaints"
     place: null,
     complaints: settings.complaints,
     hint: null,
+    hintStays: false,
     silent: false,
     fault: null,
     gpuFaults: 0,
@@ -214,7 +217,7 @@ export function reduce(state: State, action: Action): State {
     case "starting":
       return { ...state, phase: "starting", hint: null, fault: null, load: null, retrying: null };
     case "recovering":
-      return { ...state, phase: "starting", hint: action.sentence, fault: null, load: null, retrying: null };
+      return { ...state, phase: "starting", hint: action.sentence, hintStays: false, fault: null, load: null, retrying: null };
     case "comparing":
       return { ...state, phase: "comparing", hint: null, silent: false, synced: false, speed: null };
     case "found":
@@ -236,7 +239,7 @@ export function reduce(state: State, action: Action): State {
       return {
         ...emptied(state, action.cache),
         phase: "ready",
-        hint: null,
+        hint: state.hintStays ? state.hint : null,
         load: null,
         retrying: null,
         notice: action.notice,
@@ -297,7 +300,7 @@ export function reduce(state: State, action: Action): State {
     case "silent":
       return { ...state, silent: true };
     case "hint":
-      return { ...state, hint: action.text };
+      return { ...state, hint: action.text, hintStays: action.stays ?? false };
   }
 }
 
