@@ -75,7 +75,7 @@ struct BenchArguments {
     /// The second visit to the page, from its address to the first token of an answer.
     #[arg(long)]
     start: bool,
-    /// Three lanes in one forward beside one lane, on the CPU; a minute.
+    /// Three lanes in one forward beside one lane, on the CPU, in turns; a minute and a half.
     #[arg(long)]
     lanes: bool,
     /// How often the model tells a fact that is in its cache, and one that has left it; five minutes.
@@ -87,7 +87,7 @@ struct BenchArguments {
     /// A worker killed, a device destroyed, a tab closed, an answer stopped, each at many random moments; ten minutes.
     #[arg(long)]
     faults: bool,
-    /// 3,000 tokens on the page: memory, heap, nodes, and the time of a token.
+    /// 3,000 tokens of a chat and 2,000 of a comparison on the page: memory, heap, nodes, and the time of a token.
     #[arg(long)]
     soak: bool,
 }
