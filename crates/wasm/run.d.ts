@@ -152,6 +152,15 @@ export interface RecordedRun {
   lanes: RecordedLane[];
   /** In the order of `i`. */
   marks: RecordedMark[];
+  /** Of some layers: how far key channels range, before they are rotated. Where it is left out nobody measured it. */
+  key_ranges?: KeyRanges[];
+}
+
+/** Greatest value less least of each of a layer's key channels, over the keys of the first lane; 1 decimal. */
+export interface KeyRanges {
+  layer: number;
+  /** `[n_kv_heads * head_dim]`. */
+  ranges: number[];
 }
 
 /** `index.json` beside the recorded runs. */

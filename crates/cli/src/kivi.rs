@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::load::{Progress, load};
 use crate::record::{made, model_words, text_words, title, write};
-use crate::run::{FORMAT, Keys, LaneRecorder, Mode, Recorded, Run, VERSION};
+use crate::run::{FORMAT, KeyRanges, Keys, LaneRecorder, Mode, Recorded, Run, VERSION};
 use crate::settings::{DeviceName, ModelArgs};
 use crate::text::TextArgs;
 use clap::Args;
@@ -30,6 +30,8 @@ const CAPACITIES: [u64; 3] = [256, 1024, 8192];
 /// Where greedy continuations begin, and tokens that are read before.
 const PROMPTS: [usize; 2] = [0, 600];
 const PROMPT: usize = 192;
+/// Layers whose key ranges a recorded run tells.
+const TOLD_LAYERS: [usize; 4] = [0, 10, 20, 29];
 
 #[derive(Debug, Args)]
 pub struct KiviArgs {
@@ -117,7 +119,7 @@ pub fn run(args: &KiviArgs) -> Result<(), Failure> {
     let (model, header, (tokens, tokenizer)) = load(&args.model, prepare)?;
     drop(header);
     let mut results = Vec::new();
-    let mut recorded = Vec::new();
+    let (mut recorded, mut told_ranges) = (Vec::new(), Vec::new());
     for policy in policies {
         let name = if policy == Policy::Dense { "dense" } else { "sinks" };
         let lane =
@@ -133,11 +135,12 @@ pub fn run(args: &KiviArgs) -> Result<(), Failure> {
             show("dense, keys packed in other ways", &other[1..], 0);
             results.push(json!({ "ablations": other[1..].iter().map(Row::json).collect::<Vec<_>>() }));
             let told = |name: &str| ["f32", "int4", "int2", "int4, by token", "int2, by token"].contains(&name);
+            told_ranges = ranges;
             recorded.extend(rows.into_iter().chain(other.into_iter().skip(1)).filter(|row| told(&row.name)));
         }
     }
     if let Some(path) = &args.record {
-        record(args, path, &model, &tokenizer, tokens.clone(), recorded)?;
+        record(args, path, &model, &tokenizer, tokens.clone(), recorded, &told_ranges)?;
     }
     let shape = Session::new(Rc::clone(&model), stored(policies[1], Storage::F32), 1)?.cache_shape();
     let bytes = show_bytes(shape, tokens.len() as u64);
@@ -162,6 +165,7 @@ fn record(
     tokenizer: &Tokenizer,
     tokens: Vec<u32>,
     rows: Vec<Row>,
+    ranges: &[Vec<f32>],
 ) -> Result<(), Failure> {
     let lanes = rows.into_iter().map(|row| row.recorder.finish(None, false, &row.losses, 1, &[], &[]));
     let run = Run {
@@ -181,6 +185,13 @@ fn record(
         tokens: Some(tokens),
         lanes: lanes.collect(),
         marks: Vec::new(),
+        key_ranges: TOLD_LAYERS
+            .into_iter()
+            .filter_map(|layer| {
+                let tenths = |range: &f32| f64::from((range * 10.0).round()) / 10.0;
+                Some(KeyRanges { layer, ranges: ranges.get(layer)?.iter().map(tenths).collect() })
+            })
+            .collect(),
     };
     write(path, &run.spelled(tokenizer))
 }

@@ -342,6 +342,7 @@ fn assemble(args: &RecordArgs, model: &Model, reading: &Reading, text: &Text, la
         tokens: shared,
         lanes,
         marks,
+        key_ranges: Vec::new(),
     };
     Ok(run.spelled(&text.tokenizer))
 }

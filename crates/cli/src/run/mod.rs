@@ -47,6 +47,15 @@ pub struct Run {
     pub tokens: Option<Vec<u32>>,
     pub lanes: Vec<Lane>,
     pub marks: Vec<Mark>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_ranges: Vec<KeyRanges>,
+}
+
+/// How far a layer's key channels range.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KeyRanges {
+    pub layer: usize,
+    pub ranges: Vec<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -333,6 +342,14 @@ impl Run {
         for Mark { i, lane, .. } in &self.marks {
             if *i >= self.count || lane.is_some_and(|lane| lane >= self.lanes.len()) {
                 return wrong(format!("a mark at token {i} of a lane that is not there, or behind the end"));
+            }
+        }
+        let channels = self.model.n_kv_heads.saturating_mul(self.model.head_dim);
+        for KeyRanges { layer, ranges } in &self.key_ranges {
+            if *layer >= self.model.layers || ranges.len() != channels || ranges.iter().any(|range| *range < 0.0) {
+                return wrong(format!(
+                    "`key_ranges` of layer {layer} are not those of a layer's {channels} key channels"
+                ));
             }
         }
         for (id, text) in &self.vocab {

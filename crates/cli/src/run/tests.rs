@@ -26,7 +26,8 @@ const FORCED: &str = r#"{
       "bytes": [[0, { "sinks": 8, "codes": 16, "scales": 0, "tail": 0, "slack": 0 }]],
       "sink_mass": null, "first_mass": null, "heads": null, "best": [], "summary": [] }
   ],
-  "marks": [{ "i": 2, "lane": 1, "kind": "first_left" }, { "i": 3, "lane": 0, "kind": "first_left" }]
+  "marks": [{ "i": 2, "lane": 1, "kind": "first_left" }, { "i": 3, "lane": 0, "kind": "first_left" }],
+  "key_ranges": [{ "layer": 1, "ranges": [0.5, 12.5] }]
 }"#;
 
 fn changed(from: &str, to: &str) -> String {
@@ -100,6 +101,9 @@ fn what_lies_is_refused_with_a_sentence() {
         (changed(r#""i": 2, "lane": 1"#, r#""i": 4, "lane": 1"#), "not in order"),
         (changed(r#""b64": "/w==""#, r#""b64": "/w""#), "base64"),
         (changed(r#""policy": "window""#, r#""policy": "widow""#), "`widow`"),
+        (changed(r#""layer": 1"#, r#""layer": 2"#), "`key_ranges`"),
+        (changed("[0.5, 12.5]", "[0.5]"), "`key_ranges`"),
+        (changed("[0.5, 12.5]", "[0.5, -1]"), "`key_ranges`"),
         (changed(r#""prompt": 0"#, r#""prompt": 6"#), "a prompt of 6"),
     ];
     for (text, word) in cases {
@@ -153,6 +157,7 @@ fn the_types_are_those_of_the_page() {
         ("RecordedLane", lane),
         ("RecordedMark", &run["marks"][0]),
         ("RecordedRange", &lane["summary"][0]),
+        ("KeyRanges", &run["key_ranges"][0]),
         ("Sampled", &lane["ms"]),
         ("SampledHeads", &lane["heads"]),
     ] {
@@ -161,7 +166,7 @@ fn the_types_are_those_of_the_page() {
         let fields: Vec<&str> = body
             .lines()
             .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
-            .filter_map(|line| line.trim().split_once(':').map(|(name, _)| name))
+            .filter_map(|line| line.trim().split_once(':').map(|(name, _)| name.trim_end_matches('?')))
             .filter(|name| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_'))
             .collect();
         let own: Vec<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
