@@ -90,6 +90,15 @@ function checkRun(run: Objekt): void {
   lanes.forEach((lane, i) => {
     checkLane(lane, `lanes[${i}]`, { count, every, known, own: mode === "free" && every === 1 });
   });
+  const { key_ranges: ranges = [] } = run;
+  const channels = Number(model["n_kv_heads"]) * Number(model["head_dim"]);
+  need(
+    isList(
+      ranges,
+      (of) => isObject(of) && isWhole(of["layer"]) && isList(of["ranges"], isNumber) && of["ranges"].length === channels,
+    ),
+    "key_ranges",
+  );
   need(isList(run["marks"], (mark) => isObject(mark) && isWhole(mark["i"]) && isText(mark["kind"])), "marks");
 }
 
@@ -189,11 +198,11 @@ export class Tape {
   }
 
   begin(): RunStep {
-    const { title, mode, made, model, count, prompt, every, lanes } = this.run;
+    const { title, mode, made, model, count, prompt, every, lanes, key_ranges = [] } = this.run;
     const taken = this.shown.flatMap((i) => lanes[i] ?? []);
     return {
       kind: "begin",
-      run: { title, origin: "recorded", mode, made, model, count, prompt, every },
+      run: { title, origin: "recorded", mode, made, model, key_ranges, count, prompt, every },
       lanes: taken.map(({ settings }) => settings),
       names: taken.map(({ name }) => name),
     };

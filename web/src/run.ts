@@ -13,6 +13,7 @@ import type {
   ModelInfo,
   Step,
 } from "../../crates/wasm/types";
+import type { KeyRanges } from "../../crates/wasm/run";
 import { EMPTY, mean, type Series } from "./series.ts";
 import { laneName } from "./strings.en.ts";
 
@@ -134,6 +135,8 @@ export interface RunState {
     head_dim: number;
     trained_length: number;
   } | null;
+  /** Of some layers: how far key channels range. Empty where nobody measured it. */
+  key_ranges: readonly KeyRanges[];
   /** Tokens that there will be; null where that is open. */
   count: number | null;
   /** Tokens of the question, where lanes write their own. */
@@ -164,7 +167,7 @@ export const EXACT = 16_384;
 
 /** What there is to say about a run before its first step. */
 export type Beginning = Pick<RunState, "title" | "origin" | "mode" | "made" | "model" | "count"> &
-  Partial<Pick<RunState, "prompt" | "every">>;
+  Partial<Pick<RunState, "prompt" | "every" | "key_ranges">>;
 
 /** What changes a run. */
 export type RunStep =
@@ -227,6 +230,7 @@ export function emptyRun(): RunState {
     mode: "forced",
     made: null,
     model: null,
+    key_ranges: [],
     count: null,
     prompt: 0,
     every: 1,

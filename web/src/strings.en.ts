@@ -602,7 +602,7 @@ export const experiments = {
     title: "Scales the wrong way round",
     what: "The same two bits, grouped along the other axis, ruin the text; at four bits you would not notice. This is a recording only: no cache of this page packs so.",
     why: "A few key channels are always large, and a scale shared across channels rounds all the small ones to nothing.",
-    look: "the two int2 lanes: they take the same memory.",
+    look: "the strip of key channels below the memory, a few of which are wide; then the two int2 lanes, which take the same memory.",
     paper: "KIVI, Llama-2-7B, CoQA: 59.1 the right way, 1.3 the wrong way, 63.9 at 16 bits.",
   },
 };
@@ -852,10 +852,15 @@ export const attention = {
 
 export const memory = {
   title: "Memory of the cache",
-  caption: (dense: boolean): string =>
-    dense
+  caption: (dense: boolean, channels: boolean): string =>
+    (dense
       ? "This cache keeps everything, and takes twice the room whenever it is full."
-      : "Keeping everything grows for ever: an hour at 20 tokens a second would need 1.66 GB. The cache is the flat part.",
+      : "Keeping everything grows for ever: an hour at 20 tokens a second would need 1.66 GB. The cache is the flat part.") +
+    (channels ? " Below: how far each channel of the keys ranges; a few are always wide." : ""),
+  keysOf: (layer: number): string => `Key channels of layer ${layer}`,
+  keys: (layer: number, widest: number, median: number): string => `Keys, layer ${layer}: widest ${widest}, median ${median}`,
+  channels: (layer: number, all: number, { widest, median }: { widest: number; median: number }): string =>
+    `Of the ${all} key channels of layer ${layer} the widest ranges over ${widest}, the middle one over ${median}.`,
   axis: "MB",
   cache: "cache",
   everything: "all kept",

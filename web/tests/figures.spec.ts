@@ -471,6 +471,30 @@ test.describe("memory", () => {
     expect(texts(memory.shapes(small(300), BOX, choices()))).toContain("↗ 6.9 MB");
   });
 
+  test("below it, how far the key channels of a layer range", () => {
+    // 64 channels a head, three heads: all 2 but one of 8 in layer 0, of 4 in layer 3.
+    const ranges = (widest: number) => Array.from({ length: 192 }, (_, channel) => (channel === 70 ? widest : 2));
+    const key_ranges = [{ layer: 3, ranges: ranges(4) }, { layer: 0, ranges: ranges(8) }];
+    const run = { ...after({ lanes: [PACKED] }, 400), key_ranges };
+    const bars = (chosen = choices()) => {
+      const [strip = []] = memory.shapes(run, BOX, chosen).flatMap((s) => (s.kind === "area" ? [s.points] : []));
+      const bottom = strip[0]?.[1] ?? Number.NaN;
+      // Two points a channel, between the two at the ends.
+      return strip.slice(1, -1).map(([, y]) => bottom - y);
+    };
+    expect(bars()).toHaveLength(384);
+    expect((bars()[140] ?? 0) / (bars()[0] ?? 0)).toBeCloseTo(4, 6);
+    expect((bars(choices({ keyLayer: 3 }))[141] ?? 0) / (bars(choices({ keyLayer: 3 }))[383] ?? 0)).toBeCloseTo(2, 6);
+    expect(texts(memory.shapes(run, BOX, choices()))).toContain("Keys, layer 0: widest 8, median 2");
+    expect(memory.words(run, choices({ keyLayer: 3 }))).toContain("Of the 192 key channels of layer 3 the widest ranges over 4, the middle one over 2.");
+    const layers = memory.options?.(run, choices()).at(-1) ?? [];
+    expect(layers.map(({ text, pressed }) => [text, pressed])).toEqual([["3", false], ["0", true]]);
+    // The plot gives it its room.
+    const plain = memory.shapes(after({ lanes: [PACKED] }, 400), BOX, choices());
+    const depth = (shapes: Shape[]) => Math.max(...shapes.flatMap((s) => (s.kind === "text" && s.text === "tokens" ? [s.at[1]] : [])));
+    expect(depth(plain) - depth(memory.shapes(run, BOX, choices()))).toBe(46);
+  });
+
   test("a logarithmic axis says so by its numbers, and keeps all in the plot", () => {
     const shapes = memory.shapes(after({ lanes: [PACKED] }, 4000), BOX, choices({ logMemory: true }));
     expect(texts(shapes)).toEqual(expect.arrayContaining(["0.01", "0.1", "1", "10", "100", "all kept", "cache"]));

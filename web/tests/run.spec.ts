@@ -353,6 +353,7 @@ test.describe("a recorded run", () => {
       [JSON.stringify({ ...run, vocab: {} }), /“tokens”/],
       [JSON.stringify({ ...run, lanes: [] }), /“lanes”/],
       [JSON.stringify({ ...run, model: { ...run.model, layers: -1 } }), /“model”/],
+      [JSON.stringify({ ...run, key_ranges: [{ layer: 0, ranges: [1, 2] }] }), /“key_ranges”/],
       [JSON.stringify(lane0({ nll: first.nll.slice(1) })), /“lanes\[0\]\.nll”/],
       [JSON.stringify(lane0({ nll: first.nll })).replace('"nll":[', '"nll":[1e999,').replace(/,[\d.]+\],"ms"/, '],"ms"'), /“lanes\[0\]\.nll”/],
       [JSON.stringify(lane0({ held: [] })), /“lanes\[0\]\.held”/],

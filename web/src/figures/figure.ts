@@ -17,6 +17,8 @@ export interface Choices {
   lane: number | null;
   /** Memory on a logarithmic axis. */
   logMemory: boolean;
+  /** The layer whose key channels are shown; null leaves it to the figure. */
+  keyLayer: number | null;
   /** Attention on slots on a logarithmic axis. */
   logShare: boolean;
   /** The head whose attention over the slots is shown. */
@@ -25,7 +27,7 @@ export interface Choices {
   still: boolean;
 }
 
-export const CHOICES: Choices = { view: "cost", span: null, lane: null, logMemory: false, logShare: false, head: null, still: false };
+export const CHOICES: Choices = { view: "cost", span: null, lane: null, logMemory: false, keyLayer: null, logShare: false, head: null, still: false };
 
 /** A cell of a table: a number as it is, null where it is not known. */
 export type Value = string | number | null;

@@ -1,12 +1,13 @@
 // The bytes of a cache by part, against those of keeping everything.
 
+import type { KeyRanges } from "../../../crates/wasm/run";
 import { type LaneState, PARTS, type RunState, totalBytes } from "../run.ts";
 import { type Bin, mean } from "../series.ts";
 import * as say from "../strings.en.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Option, Stream, Table } from "./figure.ts";
-import { cursor, curve, type EndLabel, endLabels, type Frame, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, within, xAxis, y, yAxis } from "./plot.ts";
-import type { Box, Fill, Point, Shape } from "./shapes.ts";
+import { cursor, curve, type EndLabel, endLabels, type Frame, GUTTER, LINE, logTicks, marks, points, steps, streamFrame, textWidth, ticks, valueAt, within, xAxis, y, yAxis } from "./plot.ts";
+import { type Box, type Fill, line, type Point, type Shape } from "./shapes.ts";
 import { isPacked } from "./slots.ts";
 
 /** The line of everything kept leaves the plot at this many times the cache. */
@@ -14,6 +15,8 @@ const LEAVES_AT = 4;
 const MEGA = 1e6;
 /** The axis reaches at least so far, bytes. */
 const LEAST = 0.5 * MEGA;
+/** Height of the strip of key channels below the plot, its line of text included, pixels. */
+const STRIP = 46;
 /** A part that is a smaller share of the cache has no name in the plot. */
 const NAMED = 0.04;
 
@@ -22,7 +25,7 @@ export const memory: Figure = {
   hertz: 1,
   surface: "svg",
   title: () => say.memory.title,
-  caption: (run, choices) => say.memory.caption(laneOf(run, choices)?.settings.policy === "dense"),
+  caption: (run, choices) => say.memory.caption(laneOf(run, choices)?.settings.policy === "dense", run.key_ranges.length > 0),
   shapes,
   words,
   rows,
@@ -39,7 +42,8 @@ function perToken({ model }: RunState, lane: LaneState): number | null {
 }
 
 function frame(run: RunState, box: Box, choices: Choices): Frame {
-  const plot = streamFrame(run, box, choices, 3 * LINE, box.height - LINE - 8);
+  const below = run.key_ranges.length > 0 ? STRIP : 0;
+  const plot = streamFrame(run, box, choices, 3 * LINE, box.height - LINE - 8 - below);
   const lane = laneOf(run, choices);
   const bytes = lane === null ? 0 : total(lane);
   const dense = lane?.dense_bytes ?? 0;
@@ -53,7 +57,11 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
   const lane = laneOf(run, choices);
   const wanted = Math.max(2, Math.floor((plot.bottom - plot.top) / 36));
   const at = plot.log ? logTicks(plot.least, plot.most) : ticks(0, plot.most / MEGA, wanted, false).map((mb) => mb * MEGA);
-  const axes = [...yAxis(plot, say.memory.axis, at, (bytes) => say.axisNumber(bytes / MEGA)), ...xAxis(plot)];
+  const axes = [
+    ...yAxis(plot, say.memory.axis, at, (bytes) => say.axisNumber(bytes / MEGA)),
+    ...xAxis(plot),
+    ...strip(run, box, choices),
+  ];
   if (lane === null || lane.at === 0) return axes;
   const bytes = total(lane);
   const { dense_bytes: dense } = lane;
@@ -152,6 +160,42 @@ function whole(plot: Frame, lane: LaneState): [Shape[], EndLabel[]] {
   return [curve(through, { ink: "sink", dash: null }), last === undefined ? [] : [{ text: say.memory.cache, at: last, ink: "sink" }]];
 }
 
+/** The layer whose key channels are shown: the one that was chosen, or that with the widest; null where none was measured. */
+function keysOf({ key_ranges }: RunState, { keyLayer }: Choices): KeyRanges | null {
+  const chosen = key_ranges.find(({ layer }) => layer === keyLayer);
+  const widest = (of: KeyRanges): number => Math.max(...of.ranges);
+  return chosen ?? key_ranges.toSorted((a, b) => widest(b) - widest(a))[0] ?? null;
+}
+
+/** The widest range and the middle one. */
+function spread({ ranges }: KeyRanges): { widest: number; median: number } {
+  const sorted = ranges.toSorted((a, b) => a - b);
+  return { widest: sorted.at(-1) ?? 0, median: sorted[sorted.length >> 1] ?? 0 };
+}
+
+/** How far each key channel of a layer ranges, channel by channel; a line between two heads. */
+function strip(run: RunState, box: Box, choices: Choices): Shape[] {
+  const keys = keysOf(run, choices);
+  if (keys === null) return [];
+  const { widest, median } = spread(keys);
+  const [left, right, bottom] = [GUTTER, box.width - 2, box.height - 1];
+  const top = box.height - STRIP + LINE + 6;
+  const step = (right - left) / keys.ranges.length;
+  const outline = keys.ranges.flatMap((range, k): Point[] => {
+    const height = widest === 0 ? 0 : ((bottom - top) * range) / widest;
+    return [[left + k * step, bottom - height], [left + (k + 1) * step, bottom - height]];
+  });
+  const heads = Array.from({ length: (run.model?.n_kv_heads ?? 1) - 1 }, (_, k) => left + (k + 1) * (run.model?.head_dim ?? 0) * step);
+  const whole = say.memory.keys(keys.layer, widest, median);
+  const text = textWidth(whole) <= box.width - 2 ? whole : say.memory.keysOf(keys.layer);
+  return [
+    { kind: "text", at: [2, box.height - STRIP + LINE - 1], text, anchor: "start", ink: "muted" },
+    { kind: "area", points: [[left, bottom], ...outline, [right, bottom]], fill: { ink: "packed", style: "solid" } },
+    ...heads.map((at) => line([at, top], [at, bottom], "grid")),
+    line([left, bottom], [right, bottom], "muted"),
+  ];
+}
+
 function words(run: RunState, choices: Choices): string {
   const lane = laneOf(run, choices);
   if (lane === null || total(lane) === 0) return say.memory.empty;
@@ -159,7 +203,9 @@ function words(run: RunState, choices: Choices): string {
     name: part === "codes" && !isPacked(lane) ? say.memory.floats : say.memory.parts[part],
     bytes: lane.bytes[part],
   }));
-  return ofLane(run, choices) + say.memory.words(total(lane), lane.dense_bytes, lane.at, parts);
+  const keys = keysOf(run, choices);
+  const channels = keys === null ? "" : ` ${say.memory.channels(keys.layer, keys.ranges.length, spread(keys))}`;
+  return ofLane(run, choices) + say.memory.words(total(lane), lane.dense_bytes, lane.at, parts) + channels;
 }
 
 function reading(run: RunState, at: number, choices: Choices): string {
@@ -187,5 +233,15 @@ function options(run: RunState, choices: Choices): Option[][] {
       { text: say.linear, name: say.linearAxis, pressed: !choices.logMemory, set: { logMemory: false } },
       { text: say.log, name: say.logAxis, pressed: choices.logMemory, set: { logMemory: true } },
     ],
+    ...(run.key_ranges.length === 0
+      ? []
+      : [
+          run.key_ranges.map(({ layer }) => ({
+            text: say.count(layer),
+            name: say.memory.keysOf(layer),
+            pressed: keysOf(run, choices)?.layer === layer,
+            set: { keyLayer: layer },
+          })),
+        ]),
   ];
 }
