@@ -99,7 +99,8 @@ export class CompareView {
     if (waiting && this.drawn > 0) return true;
     this.drawn = now;
     this.drawBadge(comparison, place);
-    this.drawStory(comparison, experiment);
+    // What is said of an experiment is not said of one's own text.
+    this.drawStory(comparison, comparison.compare.text === "own" ? null : experiment);
     this.views.forEach((view, i) => {
       const lane = run.lanes[i];
       if (lane !== undefined) view.drawNumbers(run, lane, comparison.hero, i);
@@ -119,7 +120,7 @@ export class CompareView {
     this.lanes.replaceChildren(...this.views.map(({ element }) => element));
     this.lanes.classList.remove("all");
     this.lanes.dataset["count"] = String(lanes.length);
-    setText(this.more, say.moreLanes(lanes.length - 2));
+    setText(this.more, say.moreLanes(Math.max(0, lanes.length - 2)));
     this.more.hidden = lanes.length <= 2;
     return true;
   }
@@ -128,7 +129,7 @@ export class CompareView {
     if (setText(this.main, say.acts[act])) this.main.dataset["act"] = act;
   }
 
-  private drawBadge({ run, running, recording, recordedOnly }: Comparison, place: string): void {
+  private drawBadge({ run, running, recording, recordedOnly, loaded }: Comparison, place: string): void {
     const live = running !== null;
     this.badge.classList.toggle("live", live);
     const { made } = run;
@@ -137,14 +138,14 @@ export class CompareView {
       const rate = last.length === 0 ? null : 1000 / Math.max(...last.map(mean));
       setText(this.badge, say.liveBadge(place, rate));
     } else if (recording === null || made === null) setText(this.badge, "");
-    else setText(this.badge, say.recordedBadge(made.by, made.date, made.commit, recordedOnly));
+    else setText(this.badge, say.recordedBadge(made.by, made.date, made.commit, recordedOnly, loaded));
   }
 
   private drawStory({ entry, name, run }: Comparison, experiment: Experiment | null): void {
     this.lead.hidden = experiment !== null;
     for (const part of [this.title, this.about, this.look, this.reason]) part.hidden = experiment === null;
     this.numbers.hidden = experiment === null;
-    this.why.hidden = experiment !== null && !run.lanes.some(({ settings }) => settings.policy === "window");
+    this.why.hidden = !run.lanes.some(({ settings }) => settings.policy === "window");
     if (experiment === null || this.title.dataset["x"] === `${name} ${entry !== null}`) return;
     this.title.dataset["x"] = `${name} ${entry !== null}`;
     setText(this.title, experiment.title);

@@ -106,6 +106,11 @@ export class Comparison {
     return this.live === null ? this.player?.playing === true : this.live.running;
   }
 
+  /** Lanes can run here. */
+  get loaded(): boolean {
+    return this.host.loaded();
+  }
+
   get compare(): Compare {
     return this.settings.compare;
   }
@@ -229,17 +234,18 @@ export class Comparison {
     this.end();
     this.settings.compare = { ...defaults(0).compare, x: null, run: null };
     this.notice = this.seen = null;
-    this.load(tape);
+    this.load(tape, true);
   }
 
-  private load(tape: RecordedRun): void {
+  /** `whole`: all lanes at once. */
+  private load(tape: RecordedRun, whole = false): void {
     this.tape = tape;
     if (this.isOwn) {
       this.player = null;
       return this.lay();
     }
     const lanes = this.most;
-    const alone = this.compare.x === null && this.compare.run === null && tape.mode === "free";
+    const alone = !whole && this.compare.x === null && this.compare.run === null && tape.mode === "free";
     const kept = (i: number): boolean => {
       const policy = tape.lanes[i]?.settings.policy;
       // The first visit begins with the lane that goes on; one that recomputes comes when it is asked for.
@@ -368,14 +374,14 @@ export class Comparison {
       if (playing) this.player.play();
       return this.host.wake();
     }
+    // What is shown stays until there is something else to show.
+    if (!this.mayRun) return this.host.hint(say.againNeedsModel);
     const again: LaneSettings = { policy: "recompute", sinks: 0, recent: settings.recent, kv: "f16" };
     const others = this.run.lanes.map((l) => l.settings).filter(({ policy }) => policy !== "recompute");
     // Where four are there already, it takes the last one's place.
     this.compare.lanes = [...others.slice(0, MOST_LANES - 1), again];
     this.host.moved();
-    if (this.mayRun) return void this.start();
-    this.lay();
-    this.host.hint(say.againNeedsModel);
+    void this.start();
   }
 
   /** A frame at `now` milliseconds; true where another one is needed. */

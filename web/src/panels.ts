@@ -403,6 +403,9 @@ export class ModelsPanel extends Panel {
   }
 }
 
+const terms = (list: [string, string][], shown: (term: string) => Node | string): HTMLElement =>
+  el("dl", { class: "keys" }, ...list.map(([term, says]) => el("div", {}, el("dt", {}, shown(term)), el("dd", {}, says))));
+
 export class HelpPanel extends Panel {
   private readonly report: HTMLElement;
 
@@ -412,12 +415,10 @@ export class HelpPanel extends Panel {
       "help",
       say.help,
       ...say.helpText.map((text) => el("p", {}, text)),
+      el("h3", {}, say.wordsTitle),
+      terms(say.wordList, (word) => word),
       el("h3", {}, say.keysTitle),
-      el(
-        "dl",
-        { class: "keys" },
-        ...say.keyList.map(([key, does]) => el("div", {}, el("dt", {}, el("kbd", {}, key)), el("dd", {}, does))),
-      ),
+      terms(say.keyList, (key) => el("kbd", {}, key)),
       el("p", { class: "muted" }, say.reportIntro),
       button(say.copyReport, () => copy(report.textContent ?? "")),
       report,

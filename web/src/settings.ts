@@ -229,7 +229,7 @@ export function parse(params: Iterable<[string, string]>, seed: number): Setting
       case "x":
       case "fig":
       case "run":
-        compare[key] = value;
+        compare[key] = value === "" ? null : value;
         break;
       case "from":
       case "n":

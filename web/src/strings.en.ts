@@ -261,7 +261,7 @@ export const emptyModel = "The address asks for an empty model=; the default app
 export const reading = (done: number, total: number): string =>
   `Reading the message: ${count(done)} of ${count(total)} tokens.`;
 export const leftWhileReading = (from: number, to: number): string =>
-  `Tokens ${count(from)} to ${count(to - 1)} of the stream left the cache meanwhile.`;
+  `Tokens ${count(from)} to ${count(to - 1)} of the stream left the cache while it was read.`;
 export function ended(tokens: number, reason: "end" | "length" | "stopped"): string {
   const written = tokens === 1 ? "1 token" : `${count(tokens)} tokens`;
   const why = { end: "", length: ", cut at the limit asked for", stopped: ", stopped" };
@@ -363,7 +363,7 @@ export const kvNames: Record<Storage, string> = {
 export const asAll = "as above";
 export const backendNames = { auto: "WebGPU where it works", webgpu: "WebGPU", cpu: "CPU" };
 export const settingsIntro =
-  "Each change takes effect at once. Those of the cache empty it and read the conversation again.";
+  "Of the chat; lanes have their own. Each change takes effect at once. Those of the cache empty it and read the conversation again.";
 export const commandLine = "The same on the command line";
 export const copyCommand = "Copy the command";
 export const outOfRange = (key: string, least: number, most: number): string =>
@@ -379,6 +379,16 @@ export const waitForEnd = "An answer is being written: the change takes effect w
 export const helpText = [
   "The model runs in this tab. Its cache keeps the first tokens, the sinks, and the last ones; what lies between leaves, and the chat goes on.",
   "Sinks keep the text readable. They do not give back what was forgotten: the model sees only what is in the cache.",
+];
+export const wordsTitle = "Words";
+export const wordList: [string, string][] = [
+  ["sinks 4+124", "keeps the first 4 tokens and the last 124"],
+  ["dense", "keeps every token"],
+  ["recompute", "reads the last tokens again for each word"],
+  ["nat", "of surprise: 1 is a chance of 37%"],
+  ["perplexity", "among how many words it hesitates"],
+  ["int4, int2", "a number of the cache in 4 or 2 bits"],
+  ["head", "one of several in each layer that look back"],
 ];
 export const keysTitle = "Keys";
 export const keyList: [string, string][] = [
@@ -415,9 +425,9 @@ export function happened(mass: number | null, ago: number | null, sinks: number)
     `and has to go somewhere. We call those tokens sinks. ${lost}`
   );
 }
-export const recordedBadge = (by: string, date: string, commit: string, only: boolean): string =>
-  `Recorded run · made by ${by} on ${date}, ${commit.slice(0, 7)}. ` +
-  (only ? "It is there as a recording only." : "Load the model to run it here.");
+export const recordedBadge = (by: string, date: string, commit: string, only: boolean, loaded: boolean): string =>
+  `Recorded run · made by ${by} on ${date}${by.includes(commit) ? "" : `, ${commit.slice(0, 7)}`}.` +
+  (only ? " It is there as a recording only." : loaded ? "" : " Load the model to run it here.");
 export const liveBadge = (place: string, perSecond: number | null): string =>
   `Live · running on ${place}${perSecond === null ? "" : `, ${rate(perSecond)}`}.`;
 export const honestNow =
@@ -470,7 +480,7 @@ export function health(
     losing: `▲ losing the thread since token ${count(since)}`,
   }[kind];
   const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${tokensOf(leftAgo, null)} ago`;
-  return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? ["has ended"] : [])].join(" · ");
+  return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? [leftAgo === null ? "has ended, before any word left" : "has ended"] : [])].join(" · ");
 }
 /** What is spoken when it happens. */
 export function happens(kind: MarkKind, lane: string | null): string {
@@ -537,9 +547,9 @@ export function ours({ lanes }: RecordedEntry): string[] {
 export const experiments = {
   "take-sinks-away": {
     title: "Take the sinks away",
-    what: "The window lane forgets its first word at the dashed mark and soon predicts far worse; the sinks lane does not.",
+    what: "The window lane forgets its first word at the dashed mark and soon predicts far worse. The sinks lane forgets as much, and costs far less.",
     why: "Most heads in the upper layers had parked their attention on that word, and now they must spread it over words that mean something.",
-    look: "the cost figure: it is flat until the mark, then one line bends.",
+    look: "the cost figure: it is flat until the mark, then one line bends at once, and the other a little.",
     paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
   },
   hero: {
@@ -805,8 +815,8 @@ export const cache = {
 export const attention = {
   title: (onSinks: boolean): string =>
     onSinks ? "Attention on the sinks, by layer and head" : "Attention on the first slots, by layer and head",
-  caption:
-    "Dark cells look at the first words: the first two layers read the text, most later heads lean on the sinks. Open a cell to see where it looks.",
+  caption: (opens: boolean): string =>
+    `Strong cells look at the first words: the first two layers read the text, most later heads lean on the sinks.${opens ? " Open a cell to see where it looks." : ""}`,
   headCaption: "Each bar is one slot, in reading order; ringed ones are sinks. The bars add up to one.",
   layer: "layer",
   head: "head",
@@ -816,7 +826,7 @@ export const attention = {
     `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
   waiting: "It is asked for and comes with the next token.",
   noHeads: (recorded: boolean): string => (recorded ? "not recorded" : "not measured yet"),
-  notRecorded: "A recorded run has no attention of single heads: run it live.",
+  notRecorded: "Not recorded: run it live.",
   slotAxis: (slots: number, each: number, sinks: number): string =>
     `${sinks > 0 ? "◂ sinks · " : ""}${count(slots)} slots${each > 1 ? `, ${each} a bar` : ""}`,
   cell: (lane: string | null, layer: number, head: number, value: number | null): string =>
@@ -886,7 +896,7 @@ export const memory = {
 export const time = {
   title: "Time for one token",
   caption: (recompute: boolean): string =>
-    `It must not creep up with the length of the stream.${recompute ? " Recompute pays for its window again at every token." : ""}`,
+    `It must not creep up with the length of the stream once the cache is full.${recompute ? " Recompute pays for its window again at every token." : ""}`,
   axis: "ms",
   empty: "No token was timed.",
   words: (lanes: readonly { name: string; now: number; start: number }[]): string =>
@@ -925,8 +935,8 @@ export const exercise = {
   heading: "The forgotten fact",
   known,
   intro:
-    `Tell the model something, talk until it has left the cache, and ask. The model is small: of ${known.of} tries it knew the fact ` +
-    `${times(known.kept)} while the cache had it, ${times(known.left)} after it had left, and ${times(known.pinned)} where it lay among the sinks.`,
+    `Tell the model something, talk until it has left the cache, and ask. The model is small: of ${known.of} tries each it knew the fact ` +
+    `${times(known.kept)} while the cache had it, ${times(known.left)} after it had left, and ${times(known.pinned)} where it lay among 64 sinks.`,
   plant: "Plant: “The password is heron.”",
   talk: "Talk past it",
   ask: "Ask",

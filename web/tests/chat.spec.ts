@@ -170,7 +170,7 @@ test("a prompt longer than the cache streams through and says what has left", as
   await ask(page, "Hello");
   // 40 tokens through 4 + 28: indices 4 to 11 leave while it is read, three more while it writes.
   await expect(parts(page).note).toHaveText(
-    "3 tokens. Tokens 4 to 11 of the stream left the cache meanwhile.",
+    "3 tokens. Tokens 4 to 11 of the stream left the cache while it was read.",
   );
   await expect(page.locator("#held")).toHaveText("32 of 32");
 });

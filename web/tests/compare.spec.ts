@@ -275,6 +275,21 @@ test.describe("lanes that read the same text", () => {
     await expect(compare(page).slider).toHaveValue("300");
   });
 
+  test("without the model, and none recorded, reading again takes nothing away", async ({ page }) => {
+    // The first story has no lane that recomputes.
+    await page.goto("/?backend=cpu&play=0");
+    await expect(compare(page).act).toHaveText("Take the sinks away");
+    await compare(page).act.click();
+    await compare(page).slider.focus();
+    await page.keyboard.press("End");
+    await expect(compare(page).slider).toHaveValue("213");
+    const text = await compare(page).text("window 64").innerText();
+    await compare(page).lane("window 64").getByRole("button", { name: "Read the last 64 tokens again" }).click();
+    await expect(parts(page).status).toContainText("Reading again takes the model");
+    await expect(compare(page).names).toHaveText(["window 64", "sinks 4+60"]);
+    expect(await compare(page).text("window 64").innerText()).toBe(text);
+  });
+
   test("a click on a word moves the cursor of all figures", async ({ page }) => {
     await atEnd(page, "&x=take-sinks-away");
     await compare(page).text("window 128").locator('[data-i="290"]').click();
@@ -709,6 +724,13 @@ test.describe("texts and files", () => {
     await expect(text("window 128")).toHaveText(live);
     await drop(page, "bad.json", "application/json", '{"format":"sinkstream-run","version":1}');
     await expect(parts(page).status).toContainText("bad.json cannot be played: “title” is missing");
+  });
+
+  test("a file with answers is opened with all its lanes", async ({ page }) => {
+    await page.goto("/?backend=cpu&play=0");
+    await expect(compare(page).names).toHaveText(["sinks 4+60"]);
+    await drop(page, "run.json", "application/json", readFileSync(new URL("../runs/lighthouse.json", import.meta.url), "utf8"));
+    await expect(compare(page).names).toHaveText(["window 128", "sinks 4+124"]);
   });
 });
 

@@ -137,7 +137,7 @@ test("opening a cell of the attention asks for that head and shows where it look
   await expect(figure(page, "memory").getByRole("button", { name: "Log axis" })).toHaveAttribute("aria-pressed", "false");
   await cell.focus();
   await page.keyboard.press("Escape");
-  await expect(page.locator("#attention figcaption")).toContainText("Dark cells");
+  await expect(page.locator("#attention figcaption")).toContainText("Strong cells");
 });
 
 test("lanes, views and rolling means are chosen by buttons", async ({ page }) => {

@@ -28,7 +28,12 @@ export const attention: Figure = {
   hertz: 2,
   surface: "canvas",
   title: (run, choices) => say.attention.title(shown(run, choices).every((lane) => hasSinks(run.lanes[lane]))),
-  caption: (_, choices) => (choices.head === null ? say.attention.caption : say.attention.headCaption),
+  caption: (run, choices) =>
+    choices.head === null
+      ? say.attention.caption(run.origin === "live")
+      : run.lanes.some(({ probs }) => probs !== null)
+        ? say.attention.headCaption
+        : "",
   shapes,
   words,
   rows,

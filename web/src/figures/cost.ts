@@ -32,8 +32,8 @@ export const cost: Figure = {
 /** Lanes that wrote different texts cannot be compared token by token. */
 const isCost = (run: RunState, { view }: Choices): boolean => view === "cost" && canCost(run);
 
-/** Whether a word will ever leave a lane. */
-const evicts = ({ lanes }: RunState): boolean => lanes.some(({ settings }) => settings.policy !== "dense");
+/** Whether the first word will leave a lane, which is what the others are then looked at for. */
+const evicts = ({ lanes }: RunState): boolean => lanes.some(({ settings }) => settings.policy === "window");
 
 function costCaption(run: RunState): string {
   const lane = run.reference === null ? undefined : run.lanes[run.reference];
