@@ -1,6 +1,6 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { defineConfig, type Plugin } from "vite";
-import { picture } from "./picture.ts";
+import { type Picture, picture } from "./picture.ts";
 import { escaped } from "./src/figures/shapes.ts";
 import * as say from "./src/strings.en.ts";
 
@@ -27,16 +27,20 @@ function runs(): Plugin {
 /** Where no scripts run, the page is what it is about, and a picture of it. */
 function still(): Plugin {
   const name = "still.svg";
+  let drawn: Picture;
   return {
     name: "still",
+    buildStart() {
+      drawn = picture();
+    },
     generateBundle() {
-      this.emitFile({ type: "asset", fileName: name, source: picture().svg });
+      this.emitFile({ type: "asset", fileName: name, source: drawn.svg });
     },
     // Last, so that nobody takes the picture for one that every visitor fetches.
     transformIndexHtml: {
       order: "post",
       handler(html) {
-        const { alt, width, height } = picture();
+        const { alt, width, height } = drawn;
         const inside = [
           `<h1>${escaped(say.heading)}</h1>`,
           `<p class="lead">${escaped(say.lead)}</p>`,

@@ -2,7 +2,7 @@
 
 import type { CacheParts, CompareStep, LaneSettings, LaneStep } from "../../crates/wasm/types";
 import type { Ramp, RecordedLane, RecordedMark, RecordedRun, Sampled } from "../../crates/wasm/run";
-import { type Beginning, EXACT } from "./run.ts";
+import { type Beginning, EXACT, room, written } from "./run.ts";
 import { laneName } from "./strings.en.ts";
 
 /** Tokens between two rows of attention by head. */
@@ -184,19 +184,13 @@ class RampWriter {
 /** A number of every token, in a typed array: a run has thousands of them, and a page may stay open for hours. */
 class Values {
   length = 0;
-  private kept = new Float32Array(64);
+  private kept = new Float32Array();
 
   constructor(private readonly decimals: number) {}
 
   /** What lies before `i` and was never put there is not known. */
   put(i: number, value: number | null): void {
-    if (i >= this.kept.length) {
-      const longer = new Float32Array(2 * i);
-      longer.set(this.kept);
-      this.kept = longer;
-    }
-    if (i > this.length) this.kept.fill(Number.NaN, this.length, i);
-    this.kept[i] = value ?? Number.NaN;
+    this.kept = written(this.kept, i, value ?? Number.NaN, () => new Float32Array(room(i)).fill(Number.NaN));
     this.length = Math.max(this.length, i + 1);
   }
 

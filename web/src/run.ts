@@ -509,7 +509,7 @@ function shortened(tokens: Token[], most: number): Token[] {
 }
 
 /** `values` with the one at `i`, in place while there is room; `more` makes a longer, empty array. */
-function written<T extends Float32Array | Int32Array>(values: T, i: number, value: number, more: () => T): T {
+export function written<T extends Float32Array | Int32Array>(values: T, i: number, value: number, more: () => T): T {
   if (i >= EXACT) return values;
   let longer = values;
   if (i >= values.length) {
@@ -521,7 +521,7 @@ function written<T extends Float32Array | Int32Array>(values: T, i: number, valu
 }
 
 /** Length of an array that is to hold a value at `i` and will grow. */
-const room = (i: number): number => Math.min(EXACT, Math.max(64, 2 * i));
+export const room = (i: number): number => Math.min(EXACT, Math.max(64, 2 * i));
 
 /** Mean of the last `steps` losses, rounded to whole steps. */
 function lossOf(recent: LaneState["recent"], steps: number): number {

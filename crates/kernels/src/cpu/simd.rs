@@ -93,7 +93,7 @@ pub(super) trait Simd: Copy {
     fn read_ahead(self, _words: &[u32]) {}
     /// [`EXP`], where the instruction set finds it soonest.
     #[inline(always)]
-    fn exp_numbers(self) -> &'static [f32; 11] {
+    fn exp_numbers(self) -> &'static [f32; EXP.len()] {
         &EXP
     }
     /// The greatest lane; any where one is NaN.
