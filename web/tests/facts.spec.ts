@@ -6,6 +6,7 @@ import { expect, test } from "@playwright/test";
 import type { CacheSettings, Engine } from "../../crates/wasm/types";
 import { defaults } from "../src/settings.ts";
 import { exercise } from "../src/strings.en.ts";
+import { bench } from "./page.ts";
 
 const SEEDS = exercise.known.of;
 const CACHES: { name: keyof typeof exercise.known; talk: boolean; cache: CacheSettings }[] = [
@@ -19,20 +20,11 @@ const ANSWER = 48;
 test.setTimeout(20 * 60_000);
 
 test("a fact is told, and asked for", async ({ page }) => {
-  await page.context().route("**/bench/", (route) =>
-    route.fulfill({ contentType: "text/html", body: "<!doctype html><title>bench</title>" }),
-  );
-  await page.goto("/bench/");
+  await bench(page);
   const { messages } = exercise;
   const answers = await page.evaluate(
     async ({ caches, seeds, sampler, messages, most }) => {
-      const module = await import("/pkg/wasm.js" as string);
-      await module.default({ module_or_path: new URL("/pkg/wasm_bg.wasm", location.href) });
-      const engine: Engine = await module.Engine.create("cpu", false);
-      engine.load_begin();
-      const response = await fetch("/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-      engine.load_push(new Uint8Array(await response.arrayBuffer()));
-      await engine.load_end();
+      const { engine } = window as unknown as { engine: Engine };
       let [stream, asked] = [0, 0];
       const say = async (text: string, seed: number): Promise<string> => {
         engine.send(text, { sampler: { ...sampler, seed }, max_tokens: most });

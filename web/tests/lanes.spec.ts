@@ -4,6 +4,7 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "@playwright/test";
 import type { Engine, LaneSettings } from "../../crates/wasm/types";
+import { bench } from "./page.ts";
 
 /** How many times one lane's time three may take. */
 const MOST = 2.2;
@@ -21,19 +22,10 @@ test.setTimeout(10 * 60_000);
 
 test("window, sinks and dense in one forward", async ({ page }) => {
   const text = readFileSync(new URL("../../tests/golden/story.txt", import.meta.url), "utf8");
-  await page.context().route("**/bench/", (route) =>
-    route.fulfill({ contentType: "text/html", body: "<!doctype html><title>bench</title>" }),
-  );
-  await page.goto("/bench/");
+  await bench(page);
   const turns = await page.evaluate(
     async ({ text, sets, tokens, full, turns }) => {
-      const module = await import("/pkg/wasm.js" as string);
-      await module.default({ module_or_path: new URL("/pkg/wasm_bg.wasm", location.href) });
-      const engine: Engine = await module.Engine.create("cpu", false);
-      engine.load_begin();
-      const response = await fetch("/models/SmolLM2-135M-Instruct.Q4_1.gguf");
-      engine.load_push(new Uint8Array(await response.arrayBuffer()));
-      await engine.load_end();
+      const { engine } = window as unknown as { engine: Engine };
       const medians: number[][] = [];
       // The first turn does not count: in it the browser compiles.
       for (let turn = 0; turn <= turns; turn += 1) {

@@ -3,6 +3,7 @@
 
 import { readFileSync } from "node:fs";
 import { expect, type Locator, type Page } from "@playwright/test";
+import type { Engine } from "../../crates/wasm/types";
 
 export const ENGINE = readFileSync(new URL("./engine.mock.js", import.meta.url), "utf8");
 
@@ -132,6 +133,24 @@ export const parts = (page: Page) => ({
 export async function open(page: Page, query = ""): Promise<void> {
   await page.goto(`/?load=1${query}`);
   await expect(parts(page).status).toContainText("Ready.");
+}
+
+/** The engine itself in a page of its own, on the CPU, with the real model, as `window.engine`. */
+export async function bench(page: Page): Promise<void> {
+  await page.context().route("**/bench/", (route) =>
+    route.fulfill({ contentType: "text/html", body: "<!doctype html><title>bench</title>" }),
+  );
+  await page.goto("/bench/");
+  await page.evaluate(async () => {
+    const module = await import("/pkg/wasm.js" as string);
+    await module.default({ module_or_path: new URL("/pkg/wasm_bg.wasm", location.href) });
+    const engine: Engine = await module.Engine.create("cpu", false);
+    engine.load_begin();
+    const response = await fetch("/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    engine.load_push(new Uint8Array(await response.arrayBuffer()));
+    await engine.load_end();
+    Object.assign(window, { engine });
+  });
 }
 
 export async function ask(page: Page, text: string): Promise<Locator> {
