@@ -8,7 +8,7 @@ import { download, keys } from "./dom.ts";
 import { experimentOf } from "./experiments.ts";
 import { FIGURES, type FigureId } from "./figures/figure.ts";
 import type { Figures } from "./figures/index.ts";
-import { prepare } from "./markdown.ts";
+import { prepare } from "./prose.ts";
 import { type Fault, fault, type Request, type Response, type Source } from "./protocol.ts";
 import { report } from "./report.ts";
 import { chatBegins, chatStep, emptyRun, type Mark, reduceRun, type RunState, type RunStep } from "./run.ts";

@@ -1,7 +1,7 @@
 // The conversation on the page: turns, what can be done with each, and what has left the cache.
 
 import { button, el, setText } from "./dom.ts";
-import { Prose } from "./markdown.ts";
+import { Prose } from "./prose.ts";
 import { departed, lastSaid, type State, type Turn } from "./state.ts";
 import * as say from "./strings.en.ts";
 
