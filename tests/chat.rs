@@ -122,6 +122,35 @@ fn stop_between_two_steps_keeps_the_stream_well_formed() {
     }
 }
 
+/// Pieces of a prompt tell their ids and text, which joined are the rendering, wherever a piece or a stop cuts a character.
+#[test]
+fn a_prompt_says_what_it_reads() {
+    let (model, header) = load(&Tiny::default().gguf(), Place::cpu()).expect("a tiny model loads");
+    let text = Text::from_gguf(&header).expect("tokenizer and template");
+    let messages = [Message::new(Role::User, "Rain 🎉 and 日本, ".repeat(12))];
+    let rendering = text.template.render(&messages, true).expect("renders");
+    for stopped in [None, Some(1), Some(3)] {
+        let mut conversation = conversation(&model, Policy::Sinks { sinks: 4, recent: 60 });
+        conversation.send(&text, &messages[0].content, &Settings::greedy(), 0).expect("sent");
+        let (mut ids, mut read, mut steps) = (Vec::new(), String::new(), 0);
+        while let Event::Prompt { tokens, .. } = pollster::block_on(conversation.step(&text)).expect("a step") {
+            for (id, piece) in tokens {
+                ids.push(id);
+                read.push_str(&piece);
+            }
+            steps += 1;
+            assert_eq!(conversation.session().stream().fed(), ids.len() as u64);
+            if Some(steps) == stopped {
+                conversation.stop();
+                conversation.proceed(&Settings::greedy(), 0).expect("it was stopped");
+            }
+        }
+        assert!(steps > 3, "{steps} pieces");
+        assert_eq!(read, rendering);
+        assert_eq!(ids, text.tokenizer.encode(&rendering).expect("encodes"));
+    }
+}
+
 /// A conversation that never ends remembers as much as one of a few turns, and its turns are the same text.
 #[test]
 fn a_conversation_does_not_grow() {

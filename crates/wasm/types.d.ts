@@ -194,6 +194,8 @@ export type Step =
       kind: "prompt";
       done: number;
       total: number;
+      /** Its tokens, with the text that became complete with each. */
+      tokens: { id: number; text: string }[];
       ms: number;
       cache: CacheState;
       /** Stream indices that left the cache, `[from, to)`; null if none. */
@@ -276,7 +278,10 @@ export class Engine {
   resume(messages: Message[], options: SendOptions, write: boolean): ([number, number] | null)[];
   /** Feeds one piece of the prompt or writes one token; with the `probs` of a head, if one is named. */
   next(attention?: AttentionHead | null): Promise<Step>;
-  /** Ends the answer that is being written: call it between two `next`; the turn is closed in the cache by the next `send`. */
+  /**
+   * Ends the answer that is being written: call it between two `next`; the turn is closed in the cache by the next `send`.
+   * One without a word would stay there as an empty turn, which models take for an example: `resume` then, without it.
+   */
   stop(): Step;
   /**
    * Begins a comparison: each lane has a cache of its own. The conversation's cache is dropped; `resume` brings it back.

@@ -74,7 +74,7 @@ export interface LaneState {
   first_left: number | null;
   /** The first tokens, as many as there are sinks, and at least four. */
   first_tokens: readonly Token[];
-  /** The last tokens, oldest first; those whose text is not known (a prompt of the chat) are left out. */
+  /** The last tokens, oldest first; those whose text is not known are left out. */
   tokens: readonly Token[];
   /**
    * -ln p by stream index, exact, for the first `EXACT` tokens; NaN where it is not known. Grows in place and is shared
@@ -169,15 +169,18 @@ export const EXACT = 16_384;
 export type Beginning = Pick<RunState, "title" | "origin" | "mode" | "made" | "model" | "count"> &
   Partial<Pick<RunState, "prompt" | "every" | "key_ranges">>;
 
+type PromptTokens = Extract<Step, { kind: "prompt" }>["tokens"];
+
 /** What changes a run. */
 export type RunStep =
   /** `names`: of lanes that their settings do not tell apart. */
   | { kind: "begin"; run: Beginning; lanes: LaneSettings[]; names?: string[] }
   /**
    * `attention`: the head that the step's `probs` are of; the one that was asked for where it is left out. A `sink_mass` or
-   * `first_mass` of one number is the mean of all heads.
+   * `first_mass` of one number is the mean of all heads. `before`: tokens of a prompt that each lane read in one piece with
+   * the step's own, and before it.
    */
-  | { kind: "step"; step: CompareStep; attention?: LaneHead | null }
+  | { kind: "step"; step: CompareStep; attention?: LaneHead | null; before?: PromptTokens }
   | { kind: "probs"; lane: number; layer: number; head: number }
   | { kind: "mark"; mark: Mark }
   | { kind: "cursor"; at: number | null }
@@ -198,6 +201,8 @@ const ROLL = 64;
 const REPEATING = { tokens: 64, group: 4, distinct: 0.5 };
 /** It loses the thread at a run of `one` letters, or of two of `two` letters in `tokens` tokens. */
 const NO_WORDS = { one: 18, two: 16, tokens: 128 };
+/** The last tokens among which those of a chat that the model wrote are judged. */
+const JUDGED = 4 * NO_WORDS.tokens;
 /**
  * A forced lane loses it where its mean loss of `tokens` is `nats` above the reference's for `running` tokens in a row. On
  * our story, against everything kept, that is a window of 128 at token 238 and one of 16 at 127, and no lane with sinks
@@ -251,7 +256,7 @@ export function reduceRun(state: RunState, step: RunStep): RunState {
     case "begin":
       return begun(state, step.run, step.lanes, step.names);
     case "step":
-      return stepped(state, step.step, step.attention === undefined ? state.asked : step.attention);
+      return stepped(state, step.step, step.attention === undefined ? state.asked : step.attention, step.before ?? []);
     case "probs": {
       const { lane, layer, head } = step;
       const lanes = state.lanes.map((l) => (l.probs === null ? l : { ...l, probs: null }));
@@ -306,10 +311,11 @@ export function chatBegins(model: ModelInfo | null, cache: CacheSettings): RunSt
 export function chatStep(step: Step, attention: AttentionHead | null): RunStep | null {
   if (step.kind === "end") return null;
   const { cache, evicted, sink_mass } = step;
+  const [last, before] = step.kind === "token" ? [step, []] : [step.tokens.at(-1), step.tokens.slice(0, -1)];
   const read: LaneStep = {
     i: cache.stream - 1,
-    id: step.kind === "token" ? step.id : UNKNOWN_TOKEN,
-    text: step.kind === "token" ? step.text : "",
+    id: last?.id ?? UNKNOWN_TOKEN,
+    text: last?.text ?? "",
     nll: step.kind === "token" ? step.nll : null,
     best: null,
     ended: false,
@@ -324,6 +330,7 @@ export function chatStep(step: Step, attention: AttentionHead | null): RunStep |
     kind: "step",
     step: { ms: step.ms, lanes: [read], done: false },
     attention: attention === null ? null : { lane: 0, layer: attention.layer, head: attention.head },
+    before,
   };
 }
 
@@ -392,7 +399,7 @@ function newLane(settings: LaneSettings, name: string): LaneState {
   };
 }
 
-function stepped(state: RunState, step: CompareStep, attention: LaneHead | null): RunState {
+function stepped(state: RunState, step: CompareStep, attention: LaneHead | null, piece: PromptTokens): RunState {
   const lanes = [...state.lanes];
   let { marks, at } = state;
   const take = (index: number): void => {
@@ -400,10 +407,10 @@ function stepped(state: RunState, step: CompareStep, attention: LaneHead | null)
     if (before === undefined || read === undefined || read === null) return;
     const reference = state.reference === null || state.reference === index ? null : (lanes[state.reference] ?? null);
     // Text that came with several tokens is not the last one's.
-    if (read.i === before.at && read.i < EXACT && read.id !== UNKNOWN_TOKEN && !state.vocab.has(read.id))
-      state.vocab.set(read.id, read.text);
+    const named = read.i === before.at + piece.length && read.id !== UNKNOWN_TOKEN ? [...piece, read] : [];
+    for (const { id, text } of read.i < EXACT ? named : []) if (!state.vocab.has(id)) state.vocab.set(id, text);
     const head = attention !== null && (state.mode === "chat" || attention.lane === index) ? attention : null;
-    const after = laneStepped(state, before, read, index === state.reference ? before : reference, head);
+    const after = laneStepped(state, before, read, piece, index === state.reference ? before : reference, head);
     lanes[index] = after;
     at = Math.max(at, after.at);
     if (before.first_left === null && after.first_left !== null)
@@ -435,6 +442,7 @@ function laneStepped(
   run: RunState,
   lane: LaneState,
   read: LaneStep,
+  piece: PromptTokens,
   reference: LaneState | null,
   head: LaneHead | null,
 ): LaneState {
@@ -444,9 +452,11 @@ function laneStepped(
   const weight = Math.max(1, at - lane.at);
   const compared = reference === lane ? nll : reference === null ? null : lossAt(reference, i);
   const extra = nll === null || compared === null ? null : nll - compared;
-  const token: Token = { i, id: read.id, text: read.text, nll, extra };
   const known = read.id !== UNKNOWN_TOKEN;
-  const wanted = Math.max(4, lane.settings.sinks);
+  const before = piece.map(({ id, text }, n): Token => ({ i: i - piece.length + n, id, text, nll: null, extra: null }));
+  const tokens = known ? [...before, { i, id: read.id, text: read.text, nll, extra }] : [];
+  // A system prompt that is pinned makes more sinks than were asked for.
+  const wanted = Math.max(4, lane.settings.sinks, sinks);
   const recent = nll === null ? lane.recent : [...lane.recent, [nll, extra ?? Number.NaN] as const].slice(-RECENT);
   const dense_bytes = at * bytesPerToken(run.model);
   const mass = lane.settings.sinks > 0 ? read.sink_mass : read.first_mass;
@@ -463,11 +473,15 @@ function laneStepped(
     // Each token of a piece pushed at most one out, so the first to leave did so this many tokens ago.
     first_left:
       lane.first_left ?? (evicted === null ? null : Math.max(lane.at, at - Math.max(1, evicted[1] - evicted[0]))),
-    first_tokens: known && lane.first_tokens.length < wanted ? [...lane.first_tokens, token] : lane.first_tokens,
-    tokens: known ? shortened([...lane.tokens, token], mostTokens(run, capacity)) : lane.tokens,
+    first_tokens:
+      lane.first_tokens.length < wanted ? [...lane.first_tokens, ...tokens].slice(0, wanted) : lane.first_tokens,
+    tokens: shortened([...lane.tokens, ...tokens], mostTokens(run, capacity)),
     losses:
       nll === null || run.every > 1 ? lane.losses : written(lane.losses, i, nll, () => new Float32Array(room(i)).fill(Number.NaN)),
-    ids: known ? written(lane.ids, i, read.id, () => new Int32Array(room(i)).fill(UNKNOWN_TOKEN)) : lane.ids,
+    ids: tokens.reduce(
+      (ids, token) => written(ids, token.i, token.id, () => new Int32Array(room(i)).fill(UNKNOWN_TOKEN)),
+      lane.ids,
+    ),
     recent,
     loss: nll === null ? lane.loss : lane.loss.push(i, nll),
     rolling: nll === null ? lane.rolling : lane.rolling.push(i, lossOf(recent, run.roll / weight)),
@@ -557,8 +571,11 @@ function judged({ mode, reference }: RunState, lane: LaneState, weight: number):
   if (lane.health.kind !== "steady") return lane;
   const since = lane.at - 1;
   if (mode !== "forced") {
-    if (repeats(lane.tokens)) return { ...lane, health: { kind: "repeating", since } };
-    if (babbles(lane.tokens)) return { ...lane, health: { kind: "losing", since } };
+    // What a person says may repeat itself.
+    const last = lane.tokens.slice(-JUDGED);
+    const tokens = mode === "chat" ? last.filter(({ nll }) => nll !== null) : last;
+    if (repeats(tokens)) return { ...lane, health: { kind: "repeating", since } };
+    if (babbles(tokens)) return { ...lane, health: { kind: "losing", since } };
     return lane;
   }
   // A lane that recomputes skips most positions: two losses make no mean.

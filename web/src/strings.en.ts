@@ -917,7 +917,6 @@ export const knows = {
   kinds: { sinks: "sinks", left: "left", kept: "kept" },
   headings: { sinks: "Sinks, kept for ever", left: "Left the cache", kept: "Still in the cache" },
   earlier: "… ",
-  gap: " […] ",
   words(tokens: number, parts: readonly { kind: "sinks" | "left" | "kept"; from: number; to: number }[]): string {
     const says = parts.map(({ kind, from, to }) => {
       const which = to - from === 1 ? `token ${count(from)}` : `tokens ${count(from)} to ${count(to - 1)}`;

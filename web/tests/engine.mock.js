@@ -138,6 +138,7 @@ export class Engine {
     this.stopped = this.resumed = false;
     this.left = PLAN.prompt ?? 40;
     this.total = this.left;
+    this.prompt = said(text);
     this.written = 0;
     this.most = options.max_tokens || PLAN.most || Number.POSITIVE_INFINITY;
   }
@@ -170,6 +171,8 @@ export class Engine {
     let at = head;
     const places = sizes.map((size, i) => (i < first ? null : [at, (at += size)]));
     this.left = this.total = at;
+    const all = messages.map(({ content }) => [...said(content), ...Array(10).fill("")]);
+    this.prompt = [...all.flat().slice(0, head), ...all.slice(first).flat()];
     this.resumed = write;
     this.stopped = !write;
     // An answer is gone on with at the word where it ends.
@@ -183,12 +186,15 @@ export class Engine {
       if (PLAN.delay) await wait(PLAN.delay);
       if (this.left > 0) {
         const piece = Math.min(this.left, 16);
+        const done = this.total - this.left;
         this.left -= piece;
         const evicted = this.feed(piece);
         return {
           kind: "prompt",
-          done: this.total - this.left,
+          done: done + piece,
           total: this.total,
+          // What the template writes around the words has no text here.
+          tokens: Array.from({ length: piece }, (_, n) => this.prompt[done + n] ?? "").map((text) => ({ id: id(text), text })),
           ms: 1,
           cache: this.cache(),
           evicted,
@@ -213,12 +219,11 @@ export class Engine {
       if (this.written >= this.most)
         return { kind: "end", reason: PLAN.most === this.most ? "end" : "length", text: "" };
       const text = WORDS[this.written % WORDS.length];
-      const id = 1000 + this.written;
       this.written += 1;
       const evicted = this.feed(1);
       return {
         kind: "token",
-        id,
+        id: 999 + this.written,
         slot: this.cache().held - 1,
         text,
         nll: 1,
@@ -333,6 +338,9 @@ export class Engine {
 
   free() {}
 }
+
+/** The words of a message, each with the space behind it. */
+const said = (text) => text.split(/(?<= )/);
 
 /** What a free lane writes: without sinks and with its first word gone, the same again and again. */
 function written(at, settings, full) {

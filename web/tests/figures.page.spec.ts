@@ -517,6 +517,7 @@ test.describe("in a chat of the page", () => {
     const kept = page.getByRole("region", { name: "What it still knows" });
     await kept.scrollIntoViewIfNeeded();
     await expect(kept.locator(".told-left s")).toContainText("The lamp was lit each evening");
+    await expect(kept.locator(".told-sinks")).toContainText("Hello");
   });
 
   test("the forgotten fact is told to the model, and its answer is read", async ({ page }) => {
@@ -529,8 +530,11 @@ test.describe("in a chat of the page", () => {
     await part.getByRole("button", { name: "Plant" }).click();
     await expect(part.getByRole("button", { name: "Talk past it" })).toBeEnabled();
     await expect(parts(page).log).toContainText("the password is heron");
+    const told = page.getByRole("region", { name: "What it still knows" });
+    await expect(told.locator(".told-kept")).toContainText("the password is heron");
     await part.getByRole("button", { name: "Talk past it" }).click();
     await expect(part).toContainText("It has left the cache. Ask.");
+    await expect(told.locator(".told-left s")).toContainText("the password is heron");
     await part.getByRole("button", { name: "Ask" }).click();
     await expect(part.getByRole("row").nth(1)).toContainText("It is heron.");
     await expect(part.getByRole("row").nth(1).getByRole("cell").nth(2)).toHaveText("no");

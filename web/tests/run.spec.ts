@@ -216,8 +216,9 @@ test.describe("the state of a run", () => {
       tail: 0,
       dense_bytes: 0,
     };
+    const tokens = Array.from({ length: 40 }, (_, n) => ({ id: 100 + n, text: ` said ${n}` }));
     const steps: Step[] = [
-      { kind: "prompt", done: 40, total: 40, ms: 1, cache, evicted: null, sink_mass: new Float32Array([0.25, 0.75]) },
+      { kind: "prompt", done: 40, total: 40, tokens, ms: 1, cache, evicted: null, sink_mass: new Float32Array([0.25, 0.75]) },
       {
         kind: "token",
         id: 7,
@@ -242,13 +243,28 @@ test.describe("the state of a run", () => {
     const only = lane(state, 0);
     expect(state).toMatchObject({ mode: "chat", at: 41, reference: null });
     expect(only).toMatchObject({ name: "sinks 4+60", held: 41, sinks: 4, first_left: null });
-    expect(only.tokens).toEqual([{ i: 40, id: 7, text: " on", nll: 1.5, extra: null }]);
+    const asked = tokens.map(({ id, text }, i) => ({ i, id, text, nll: null, extra: null }));
+    expect(only.tokens).toEqual([...asked, { i: 40, id: 7, text: " on", nll: 1.5, extra: null }]);
+    expect(only.first_tokens).toEqual(asked.slice(0, 4));
+    expect([...only.ids.subarray(0, 41)]).toEqual([...tokens.map(({ id }) => id), 7]);
+    expect(state.vocab.get(103)).toBe(" said 3");
+    expect([only.loss.bins.length, only.recent.length]).toEqual([1, 1]);
     expect(only.attention.bins.map(mean)).toEqual([0.5, 0.5]);
     expect(only.ms.bins.map(mean)).toEqual([20]);
     expect(only.probs).toMatchObject({ layer: 3, head: 1 });
     // A piece of forty tokens that pushed ten out: the first of them went with its 31st.
     const piece: Step = { ...(steps[0] as Step & { kind: "prompt" }), cache: { ...cache, stream: 81 }, evicted: [4, 14] };
     expect(lane(reduceRun(state, chatStep(piece, null) as RunStep), 0).first_left).toBe(71);
+  });
+
+  test("what a person repeats is not held against the model, and a pinned prompt is among the sinks", () => {
+    const cache = { held: 80, capacity: 400, sinks: 12, stream: 80, bytes: 0, parts: NOTHING, tail: 0, dense_bytes: 0 };
+    const tokens = Array.from({ length: 80 }, () => ({ id: 5, text: "again" }));
+    const piece = { kind: "prompt", ms: 1, evicted: null, sink_mass: new Float32Array() } as const;
+    let state = reduceRun(emptyRun(), chatBegins(null, { policy: "sinks", sinks: 4, recent: 60, kv: "f16", turns: true }));
+    state = reduceRun(state, chatStep({ ...piece, done: 80, total: 80, tokens, cache }, null) as RunStep);
+    expect(lane(state, 0).health.kind).toBe("steady");
+    expect(lane(state, 0).first_tokens.map(({ i }) => i)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
   });
 
   test("lanes have the names of the program's tables", () => {

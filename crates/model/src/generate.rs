@@ -89,6 +89,8 @@ pub enum Event {
     Prompt {
         done: usize,
         total: usize,
+        /// The piece's tokens: their ids, and the text that became complete with each.
+        tokens: Vec<(u32, String)>,
         /// Stream indices that left the cache, and the numbers of the turns that ended with them, where turns count.
         evicted: Option<Range<u64>>,
         evicted_turns: Option<Range<u64>>,
@@ -152,6 +154,8 @@ pub struct Conversation {
     recent: Vec<u32>,
     /// What was not read of a prompt that was stopped.
     unread: Vec<u32>,
+    /// The text of what is read.
+    prompts: Detokenizer,
     /// What follows the last token that was read, for an answer that is gone on with.
     next: Option<Next>,
 }
@@ -159,7 +163,15 @@ pub struct Conversation {
 impl Conversation {
     /// Nothing said yet.
     pub fn new(session: Session) -> Self {
-        Self { session, messages: Vec::new(), answer: None, recent: Vec::new(), unread: Vec::new(), next: None }
+        Self {
+            session,
+            messages: Vec::new(),
+            answer: None,
+            recent: Vec::new(),
+            unread: Vec::new(),
+            prompts: Detokenizer::new(),
+            next: None,
+        }
     }
 
     /// The stream and its cache.
@@ -316,7 +328,7 @@ impl Conversation {
             return Ok(Event::End { reason: Reason::Stopped, text: String::new() });
         };
         let Some(next) = answer.next.take() else {
-            return self.read_prompt().await;
+            return self.read_prompt(text).await;
         };
         if answer.reads_only || (answer.max_tokens > 0 && answer.tokens >= answer.max_tokens) {
             let reason = if answer.reads_only { Reason::Stopped } else { Reason::Length };
@@ -357,12 +369,14 @@ impl Conversation {
         self.end(Reason::Stopped)
     }
 
-    async fn read_prompt(&mut self) -> Result<Event, GenerateError> {
+    async fn read_prompt(&mut self, text: &Text) -> Result<Event, GenerateError> {
         let Some(answer) = self.answer.as_ref() else { return Err(GenerateError::Empty) };
         let (prompt, at) = (answer.prompt.clone(), answer.fed);
         let fed = self.read(&prompt[at..]).await?;
         let Some(answer) = self.answer.as_mut() else { return Err(GenerateError::Empty) };
         answer.fed += fed.taken;
+        let piece = &prompt[at..answer.fed];
+        let tokens = piece.iter().map(|id| (*id, self.prompts.push(text.tokenizer.token_bytes(*id)))).collect();
         let row = fed.rows.into_iter().next_back().ok_or(GenerateError::NoCandidates)?;
         if answer.fed == answer.prompt.len() {
             answer.next = Some(Next { log_sum_exp: row.log_sum_exp, candidates: row.candidates });
@@ -370,6 +384,7 @@ impl Conversation {
         Ok(Event::Prompt {
             done: answer.fed,
             total: answer.prompt.len(),
+            tokens,
             evicted: fed.evicted,
             evicted_turns: fed.evicted_turns,
             sink_mass: row.sink_mass,

@@ -160,11 +160,18 @@ impl CacheState {
 }
 
 #[derive(Debug, Serialize)]
+struct TokenJs<'a> {
+    id: u32,
+    text: &'a str,
+}
+
+#[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum StepJs<'a> {
     Prompt {
         done: usize,
         total: usize,
+        tokens: Vec<TokenJs<'a>>,
         ms: f64,
         cache: CacheState,
         evicted: Option<[u64; 2]>,
@@ -194,10 +201,11 @@ fn pair(range: &Option<Range<u64>>) -> Option<[u64; 2]> {
 pub fn step(event: &Event, session: &Session, ms: f64) -> Result<JsValue, JsValue> {
     let cache = CacheState::of(session);
     let (object, arrays) = match event {
-        Event::Prompt { done, total, evicted, evicted_turns, sink_mass, probs } => (
+        Event::Prompt { done, total, tokens, evicted, evicted_turns, sink_mass, probs } => (
             StepJs::Prompt {
                 done: *done,
                 total: *total,
+                tokens: tokens.iter().map(|(id, text)| TokenJs { id: *id, text }).collect(),
                 ms,
                 cache,
                 evicted: pair(evicted),

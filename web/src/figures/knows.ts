@@ -44,12 +44,11 @@ export function pieces(lane: LaneState): Piece[] {
   return all.filter(({ from, to }) => to > from);
 }
 
-/** The text of a stretch, as far as it is still known here, with a sign where some is missing; `begins` where it does. */
+/** The text of a stretch, as far as it is still known here; `begins` where it does. */
 export function textOf(lane: LaneState, { kind, from, to }: Piece): { text: string; begins: number } {
   const source: readonly Token[] = kind === "sinks" ? lane.first_tokens : lane.tokens;
   const inside = source.filter(({ i }) => i >= from && i < to);
-  const text = inside.map((token, n) => (token.i - (inside[n - 1]?.i ?? token.i - 1) > 1 ? say.knows.gap : "") + token.text);
-  return { text: text.join(""), begins: inside[0]?.i ?? to };
+  return { text: inside.map(({ text }) => text).join(""), begins: inside[0]?.i ?? to };
 }
 
 const FILLS: Record<PieceKind, Fill> = {
