@@ -664,8 +664,9 @@ function sendWaiting(): boolean {
 }
 
 function ask(text: string): void {
-  const { options, wanted: cache } = state;
-  const known = state.synced && (state.chat.system === "" || state.turns.length > 0);
+  const { options, wanted: cache, turns } = state;
+  // An answer without a word would stay in the cache as an empty turn, which the model then copies.
+  const known = state.synced && (turns.length > 0 ? turns[lastSaid(turns)]?.text !== "" : state.chat.system === "");
   speech.begin();
   dispatch({ kind: "asked", text });
   if (known) post({ kind: "send", text, options });

@@ -319,9 +319,11 @@ export function messages(state: State): Message[] {
 /** The last turn that somebody said. */
 export const lastSaid = (turns: readonly Turn[]): number => turns.findLastIndex(({ who }) => who !== "page");
 
-/** Turns that the model sees: not the page's own lines, and not an answer without a word. */
-const spoken = (turns: readonly Turn[]): Turn[] =>
-  turns.filter(({ who, text }) => who === "you" || (who === "model" && text !== ""));
+/** Turns that the model sees: not the page's own lines, nor an answer without a word and, unless it is the last, its question. */
+function spoken(turns: readonly Turn[]): Turn[] {
+  const said = turns.filter(({ who, text }) => who === "you" || (who === "model" && text !== ""));
+  return said.filter(({ who }, i) => who === "model" || said[i + 1]?.who !== "you");
+}
 
 /** How much of a turn has left the cache: tokens, and characters where that is known; all or nothing otherwise. */
 export function departed(state: State, { place, ends, text }: Turn): { tokens: number; characters: number } {

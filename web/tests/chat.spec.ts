@@ -69,13 +69,21 @@ test("stopping and sending again, ten times in a row", async ({ page }) => {
   expect(errors).toEqual([]);
 });
 
-test("an answer can be stopped before its first token", async ({ page }) => {
-  await mock(page, { prompt: 4000, delay: 10 });
+test("an answer can be stopped before its first token, and the model never sees it", async ({ page }) => {
+  const said: string[] = [];
+  page.on("console", (message) => said.push(message.text()));
+  await mock(page, { prompt: 4000, delay: 10, most: 5 });
   await open(page, "&backend=cpu");
   await ask(page, "Hello");
   await expect(parts(page).note).toHaveText(/Reading the message: \d+ of 4,000 tokens\./);
   await parts(page).stop.click();
   await expect(parts(page).note).toHaveText(/^0 tokens, stopped\./);
+  // An empty turn would be an example to it. Nor does a question without an answer stay: turns take turns.
+  await ask(page, "Again");
+  await expect(parts(page).note).toHaveText(/^5 tokens/);
+  expect(said.find((text) => text.startsWith("resume"))).toContain('[{"role":"user","content":"Again"}] write true');
+  await expect(page.locator(".turn.you .left").first()).toHaveText("has left the cache");
+  await expect(page.locator(".turn.you .left").last()).toHaveText("");
 });
 
 test("keys: Enter sends, Shift and Enter makes a line, a composition is left alone", async ({ page }) => {
