@@ -277,6 +277,7 @@ class LaneView {
       el("div", { class: "head" }, title, this.whole),
       this.text.element,
       this.strip.element,
+      el("div", { class: "state" }, this.health, this.again),
       this.verdictRow,
       el(
         "dl",
@@ -285,7 +286,6 @@ class LaneView {
         el("div", {}, el("dt", {}, say.laneFacts.memory), this.facts.memory),
         el("div", {}, el("dt", {}, say.laneFacts.time), this.facts.time),
       ),
-      el("div", { class: "state" }, this.health, this.again),
     );
     this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || !this.isOpen || !this.whole.checkVisibility()) return;
@@ -325,6 +325,7 @@ class LaneView {
         sinks: settings.policy === "sinks" && settings.sinks > 0,
         behind: settings.policy === "recompute" && behind > 0 ? behind : 0,
         ended: lane.ended,
+        past: settings.policy === "dense" && run.model !== null && lane.at > run.model.trained_length,
       }),
     );
     this.element.classList.toggle("bare", run.every > 1);

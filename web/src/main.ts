@@ -186,7 +186,7 @@ const drawn = import("./figures/index.ts").then(({ mountFigures }) => {
       },
       link: linkTo,
       wake: schedule,
-      say: (text) => speech.tell(text),
+      say: (text) => dispatch({ kind: "hint", text }),
       send: (text) => answerTo(text),
     },
     lead,

@@ -200,9 +200,10 @@ export class Tape {
   begin(): RunStep {
     const { title, mode, made, model, count, prompt, every, lanes, key_ranges = [] } = this.run;
     const taken = this.shown.flatMap((i) => lanes[i] ?? []);
+    const maps_every = taken.find(({ heads }) => heads !== null)?.heads?.every ?? null;
     return {
       kind: "begin",
-      run: { title, origin: "recorded", mode, made, model, key_ranges, count, prompt, every },
+      run: { title, origin: "recorded", mode, made, model, key_ranges, maps_every, count, prompt, every },
       lanes: taken.map(({ settings }) => settings),
       names: taken.map(({ name }) => name),
     };

@@ -137,6 +137,8 @@ export interface RunState {
   } | null;
   /** Of some layers: how far key channels range. Empty where nobody measured it. */
   key_ranges: readonly KeyRanges[];
+  /** Tokens between two recorded maps of attention by head; null where there are none. */
+  maps_every: number | null;
   /** Tokens that there will be; null where that is open. */
   count: number | null;
   /** Tokens of the question, where lanes write their own. */
@@ -167,7 +169,7 @@ export const EXACT = 16_384;
 
 /** What there is to say about a run before its first step. */
 export type Beginning = Pick<RunState, "title" | "origin" | "mode" | "made" | "model" | "count"> &
-  Partial<Pick<RunState, "prompt" | "every" | "key_ranges">>;
+  Partial<Pick<RunState, "prompt" | "every" | "key_ranges" | "maps_every">>;
 
 type PromptTokens = Extract<Step, { kind: "prompt" }>["tokens"];
 
@@ -236,6 +238,7 @@ export function emptyRun(): RunState {
     made: null,
     model: null,
     key_ranges: [],
+    maps_every: null,
     count: null,
     prompt: 0,
     every: 1,

@@ -472,7 +472,7 @@ export function health(
   kind: "steady" | "repeating" | "losing",
   since: number,
   leftAgo: number | null,
-  { sinks, behind, ended }: { sinks: boolean; behind: number; ended: boolean },
+  { sinks, behind, ended, past }: { sinks: boolean; behind: number; ended: boolean; past: boolean },
 ): string {
   const how = {
     steady: "● steady",
@@ -480,7 +480,7 @@ export function health(
     losing: `▲ losing the thread since token ${count(since)}`,
   }[kind];
   const left = leftAgo === null ? "all words kept" : sinks ? "sinks kept" : `first word left ${tokensOf(leftAgo, null)} ago`;
-  return [how, left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? [leftAgo === null ? "has ended, before any word left" : "has ended"] : [])].join(" · ");
+  return [how, ...(past ? ["past its trained length"] : []), left, ...(behind > 0 ? [`${count(behind)} tokens behind`] : []), ...(ended ? [leftAgo === null ? "has ended, before any word left" : "has ended"] : [])].join(" · ");
 }
 /** What is spoken when it happens. */
 export function happens(kind: MarkKind, lane: string | null): string {
@@ -500,7 +500,7 @@ export function happens(kind: MarkKind, lane: string | null): string {
       return `${who} is losing the thread.`;
   }
 }
-export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} tokens again`;
+export const readAgain = (tokens: number): string => `Read the last ${count(tokens)} again`;
 
 export const ownSummary = "Another text, and runs as files";
 export const ownText = "Your own text";
@@ -756,7 +756,7 @@ export const cache = {
   title: "What is in the cache now",
   caption: (packed: boolean, sinks: boolean): string =>
     [
-      `Each cell is one token in reading order${packed ? ", as high as the memory it takes; a line ends each packed group" : ""}.`,
+      `Cells are tokens in reading order${packed ? ", as high as the memory they take; a line ends each packed group" : ""}.`,
       ...(sinks ? ["Ringed cells never leave."] : []),
       "Below: slots in use.",
     ].join(" "),
@@ -825,7 +825,10 @@ export const attention = {
   looks: (layer: number, head: number, lane: string | null): string =>
     `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
   waiting: "It is asked for and comes with the next token.",
-  noHeads: (recorded: boolean): string => (recorded ? "not recorded" : "not measured yet"),
+  ended: "This run has ended: start it again, then open the cell.",
+  /** `first`: tokens after which the first map was recorded. */
+  noHeads: (recorded: boolean, first: number | null): string =>
+    first !== null ? `first map at token ${count(first)}` : recorded ? "not recorded" : "not measured yet",
   notRecorded: "Not recorded: run it live.",
   slotAxis: (slots: number, each: number, sinks: number): string =>
     `${sinks > 0 ? "◂ sinks · " : ""}${count(slots)} slots${each > 1 ? `, ${each} a bar` : ""}`,

@@ -84,7 +84,7 @@ for (const colorScheme of ["light", "dark"] as const) {
       await expect(page.locator(".lane")).toHaveCount(3);
       await slider.focus();
       await page.keyboard.press("End");
-      await page.getByRole("button", { name: "Read the last 128 tokens again" }).click();
+      await page.getByRole("button", { name: "Read the last 128 again" }).click();
       await page.getByText("Another text, and runs as files").click();
       await expect(page.locator(".words .w2").first()).toBeAttached();
       expect(await violations(page), "tinted").toEqual([]);

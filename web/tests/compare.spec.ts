@@ -269,7 +269,7 @@ test.describe("lanes that read the same text", () => {
     await expect(lane("window 128")).toHaveClass(/wrong/);
     await expect(lane("sinks 4+124")).not.toHaveClass(/wrong/);
     await expect(lane("sinks 4+124").getByRole("button")).toBeHidden();
-    await lane("window 128").getByRole("button", { name: "Read the last 128 tokens again" }).click();
+    await lane("window 128").getByRole("button", { name: "Read the last 128 again" }).click();
     await expect(names).toHaveText(["window 128", "sinks 4+124", "dense", "recompute 128"]);
     await expect(lane("recompute 128")).toContainText("● steady");
     await expect(compare(page).slider).toHaveValue("300");
@@ -284,7 +284,7 @@ test.describe("lanes that read the same text", () => {
     await page.keyboard.press("End");
     await expect(compare(page).slider).toHaveValue("213");
     const text = await compare(page).text("window 64").innerText();
-    await compare(page).lane("window 64").getByRole("button", { name: "Read the last 64 tokens again" }).click();
+    await compare(page).lane("window 64").getByRole("button", { name: "Read the last 64 again" }).click();
     await expect(parts(page).status).toContainText("Reading again takes the model");
     await expect(compare(page).names).toHaveText(["window 64", "sinks 4+60"]);
     expect(await compare(page).text("window 64").innerText()).toBe(text);
@@ -517,7 +517,7 @@ test.describe("lanes that run live", () => {
     await open(page, "&backend=cpu&view=compare&x=take-sinks-away&play=0");
     const { act, lane, names } = compare(page);
     await act.click();
-    const again = lane("window 128").getByRole("button", { name: "Read the last 128 tokens again" });
+    const again = lane("window 128").getByRole("button", { name: "Read the last 128 again" });
     await again.click({ timeout: 30_000 });
     await expect(names).toHaveText(["window 128", "sinks 4+124", "dense", "recompute 128"]);
     await expect(page).toHaveURL(/lane=recompute%3A128/);

@@ -6,6 +6,7 @@ import { expect, test } from "@playwright/test";
 import { attention } from "../src/figures/attention.ts";
 import { cache } from "../src/figures/cache.ts";
 import { cost } from "../src/figures/cost.ts";
+import { laneIndex } from "../src/figures/choose.ts";
 import { CHOICES, type Choices, type Figure } from "../src/figures/figure.ts";
 import { knows } from "../src/figures/knows.ts";
 import { laneStyle } from "../src/figures/lanes.ts";
@@ -386,6 +387,21 @@ test.describe("attention", () => {
     expect([grid?.cell(unknown, BOX, choices(), 0, 0), grid?.hit(unknown, BOX, choices(), [100, 60])]).toEqual([null, null]);
   });
 
+  test("before the first map of a recording it is said when that comes", () => {
+    const full = after({ lanes: [SINKS] }, 50);
+    const run: RunState = { ...full, origin: "recorded", lanes: full.lanes.map((lane) => ({ ...lane, heads: null })) };
+    const said = (maps_every: number | null) => texts(attention.shapes({ ...run, maps_every }, { width: 900, height: 300 }, choices()));
+    expect(said(64)).toContain("first map at token 64");
+    for (const never of [null, 32]) expect(said(never)).toContain("not recorded");
+  });
+
+  test("a figure of one lane begins with the one that packs most", () => {
+    const run = after({ lanes: [WINDOW, SINKS, PACKED] }, 50);
+    expect(laneIndex(run, choices())).toBe(2);
+    expect(laneIndex(after({ lanes: [WINDOW, SINKS] }, 50), choices())).toBe(1);
+    expect(laneIndex(run, choices({ lane: 0 }))).toBe(0);
+  });
+
   test("two lanes are side by side on one scale, and the window's goes to nothing", () => {
     const run = after(THREE, 300);
     expect(attention.words(run, choices())).toContain(
@@ -405,6 +421,9 @@ test.describe("attention", () => {
     let run = read(begin({ lanes: [SINKS] }), 200);
     const opened = choices({ head });
     expect(texts(attention.shapes(run, BOX, opened))).toContain("It is asked for and comes with the next token.");
+    expect(texts(attention.shapes({ ...run, done: true }, BOX, opened))).toContain(
+      "This run has ended: start it again, then open the cell.",
+    );
     run = read(reduceRun(run, { kind: "probs", ...head }), 1);
     const shapes = attention.shapes(run, BOX, opened);
     expect(texts(shapes)).toContain("Where layer 14, head 3 looks now");
@@ -448,8 +467,9 @@ test.describe("memory", () => {
       run = reduceRun(run, { kind: "step", step: { ms: 1, lanes: [lane], done: false } });
     }
     const { head, rows } = memory.rows(run, choices());
-    expect(head).toEqual(["stream", "cache_bytes", "dense_f16_bytes", "sinks_bytes", "codes_bytes", "scales_bytes", "tail_bytes", "slack_bytes"]);
-    expect(rows).toEqual([
+    expect(head).toEqual(["lane", "stream", "cache_bytes", "dense_f16_bytes", "sinks_bytes", "recent_bytes", "scales_bytes", "tail_bytes", "slack_bytes"]);
+    expect(rows.map((row) => row[0])).toEqual(["sinks 4+124 int4", "sinks 4+124 int4"]);
+    expect(rows.map((row) => row.slice(1))).toEqual([
       [0, 10_000, 23_040, 4000, 0, 0, 6000, 0],
       [1, 10_000, 46_080, 4000, 2000, 500, 3000, 500],
     ]);
@@ -520,13 +540,13 @@ test("what it still knows: sinks, what left, what is kept", () => {
     "Of 300 tokens, tokens 0 to 3 are sinks, tokens 4 to 175 have left and tokens 176 to 299 are kept.",
   );
   const rows = knows.rows(run, choices()).rows;
-  expect(rows.map((row) => row.slice(0, 3))).toEqual([
+  expect(rows.map((row) => row.slice(1, 4))).toEqual([
     ["sinks", 0, 4],
     ["left", 4, 176],
     ["kept", 176, 300],
   ]);
   const between = (from: number, to: number) => Array.from({ length: to - from }, (_, n) => word(from + n).text).join("");
-  expect(rows.map((row) => row[3])).toEqual([between(0, 4), between(4, 176), between(176, 300)]);
+  expect(rows.map((row) => row[4])).toEqual([between(0, 4), between(4, 176), between(176, 300)]);
 });
 
 test("the first word leaves at the same place in every figure over the stream", () => {

@@ -127,7 +127,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
           { length: heads },
           (_, head): Shape => ({
             kind: "text",
-            at: [left + (head + 0.5) * width, bottom + LINE - 2],
+            at: [left + (head + 0.5) * width, bottom + LINE + 1],
             text: say.count(head),
             anchor: "middle",
             ink: "muted",
@@ -135,14 +135,15 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
         ).filter((_, head) => width >= 14 || head === 0 || head === heads - 1),
       ];
     }),
-    { kind: "text", at: [2, bottom + LINE - 2], text: say.attention.head, anchor: "start", ink: "muted" },
+    { kind: "text", at: [2, bottom + LINE + 1], text: say.attention.head, anchor: "start", ink: "muted" },
     ...scale(box.width - SCALE + 12, top, bottom),
     ...(choices.head === null ? overTime(run, box, choices, lanes) : slotsOf(run, box, choices)),
   ];
 }
 
-function unknown({ origin }: RunState, at: Point, room: number): Shape {
-  const text = say.attention.noHeads(origin === "recorded");
+function unknown({ origin, maps_every, at: read }: RunState, at: Point, room: number): Shape {
+  const first = maps_every !== null && maps_every > read ? maps_every : null;
+  const text = say.attention.noHeads(origin === "recorded", first);
   return { kind: "text", at, text: textWidth(text) < room ? text : say.UNKNOWN, anchor: "middle", ink: "muted" };
 }
 
@@ -239,7 +240,8 @@ function slotsOf(run: RunState, box: Box, { head: asked, logShare: log }: Choice
   };
   const values = probsOf(lane, asked);
   if (lane === undefined || values === null) {
-    const text = run.origin === "recorded" ? say.attention.notRecorded : say.attention.waiting;
+    const { notRecorded, ended, waiting } = say.attention;
+    const text = run.origin === "recorded" ? notRecorded : run.done ? ended : waiting;
     return [title, { kind: "text", at: [left, (top + bottom) / 2 + 4], text, anchor: "start", ink: "muted" }];
   }
   const part = (value: number): number => (log ? Math.max(0, 1 - Math.log(Math.max(value, LEAST_SHARE)) / Math.log(LEAST_SHARE)) : Math.min(1, value));

@@ -269,7 +269,7 @@ function words(run: RunState, choices: Choices): string {
 
 function rows(run: RunState, choices: Choices): Table {
   const lane = laneOf(run, choices);
-  const head = ["slot", "stream", "token", "kept_as", "bytes"];
+  const head = ["lane", "slot", "stream", "token", "kept_as", "bytes"];
   if (lane === null) return { head, rows: [] };
   const found = places(lane, false);
   const kept = Array.from({ length: Math.min(found.total, MOST_ROWS) }, (_, index) => placeAt(found, index)).filter(
@@ -277,6 +277,6 @@ function rows(run: RunState, choices: Choices): Table {
   );
   return {
     head,
-    rows: kept.map(({ kind, slot, position, token }) => [slot, position, token, kind, slotBytes(run, lane, kind)]),
+    rows: kept.map(({ kind, slot, position, token }) => [lane.name, slot, position, token, kind, slotBytes(run, lane, kind)]),
   };
 }

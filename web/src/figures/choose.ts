@@ -4,10 +4,13 @@ import type { LaneState, RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import type { Choices, Option } from "./figure.ts";
 import { compactNames } from "./lanes.ts";
+import { isPacked } from "./slots.ts";
 
-/** Its index, -1 where there is none. What this page is about comes first: a lane with sinks. */
+/** Its index, -1 where there is none. What this page is about comes first: a lane with sinks, the last one that packs. */
 export function laneIndex({ lanes }: RunState, { lane }: Choices): number {
   if (lane !== null && lane < lanes.length) return lane;
+  const packs = lanes.findLastIndex((one) => one.settings.policy === "sinks" && isPacked(one));
+  if (packs >= 0) return packs;
   const sinks = lanes.findIndex(({ settings }) => settings.policy === "sinks");
   return sinks < 0 ? Math.min(0, lanes.length - 1) : sinks;
 }

@@ -30,7 +30,7 @@ export interface FigureWishes {
   link(id: FigureId): string;
   /** Something is to be drawn though the run did not change: calls `draw` with the next frame. */
   wake(): void;
-  /** Said by the page's one live region. */
+  /** Said in the page's status line. */
   say(text: string): void;
   /** Sends a message in the chat; its answer, or null where there was none or somebody stopped it. */
   send(text: string): Promise<string | null>;

@@ -88,7 +88,7 @@ function words(run: RunState, choices: Choices): string {
 
 function rows(run: RunState, choices: Choices): Table {
   const lane = laneOf(run, choices);
-  const head = ["what", "from", "to", "text"];
+  const head = ["lane", "what", "from", "to", "text"];
   if (lane === null) return { head, rows: [] };
-  return { head, rows: pieces(lane).map((piece) => [piece.kind, piece.from, piece.to, textOf(lane, piece).text]) };
+  return { head, rows: pieces(lane).map((piece) => [lane.name, piece.kind, piece.from, piece.to, textOf(lane, piece).text]) };
 }

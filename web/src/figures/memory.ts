@@ -215,13 +215,14 @@ function reading(run: RunState, at: number, choices: Choices): string {
 
 function rows(run: RunState, choices: Choices): Table {
   const lane = laneOf(run, choices);
-  const head = ["stream", "cache_bytes", "dense_f16_bytes", ...PARTS.map((part) => `${part}_bytes`)];
+  const column = { sinks: "sinks", codes: "recent", scales: "scales", tail: "tail", slack: "slack" } as const;
+  const head = ["lane", "stream", "cache_bytes", "dense_f16_bytes", ...PARTS.map((part) => `${column[part]}_bytes`)];
   if (lane === null) return { head, rows: [] };
   return {
     head,
     rows: lane.memory.bins.map((bin, k) => {
       const known = [bin, lane.dense.at(k), ...PARTS.map((part) => lane.parts[part].at(k))];
-      return [bin.last, ...known.map((one) => (one === undefined ? null : Math.round(mean(one))))];
+      return [lane.name, bin.last, ...known.map((one) => (one === undefined ? null : Math.round(mean(one))))];
     }),
   };
 }
