@@ -553,7 +553,7 @@ test("the first word leaves at the same place in every figure over the stream", 
   const run = after(THREE, 400);
   for (const width of [262, 358, 584]) {
     const box = { width, height: 240 };
-    const places = [cost, cache, attention, memory, time].map((figure) => markAt(figure.shapes(run, box, choices())));
+    const places = ALL.map((figure) => markAt(figure.shapes(run, box, choices())));
     expect(places[0]).toBeGreaterThan(50);
     for (const place of places) expect(place).toBe(places[0]);
   }

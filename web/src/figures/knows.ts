@@ -4,7 +4,7 @@ import type { LaneState, RunState, Token } from "../run.ts";
 import * as say from "../strings.en.ts";
 import { laneOf, laneOptions, ofLane } from "./choose.ts";
 import type { Choices, Figure, Table } from "./figure.ts";
-import { cursor, type Frame, LINE, streamFrame, textWidth, x, xAxis } from "./plot.ts";
+import { cursor, type Frame, LINE, marks, streamFrame, textWidth, x, xAxis } from "./plot.ts";
 import type { Box, Fill, Shape } from "./shapes.ts";
 import { oldestRecent, ownSinks } from "./slots.ts";
 
@@ -76,6 +76,7 @@ function shapes(run: RunState, box: Box, choices: Choices): Shape[] {
       return named ? [bar, { kind: "text", at: [at, plot.top - 5], text, anchor, ink: "muted" }] : [bar];
     }),
     ...xAxis(plot),
+    ...marks(plot, run, false),
     ...cursor(plot, run),
   ];
 }
