@@ -17,7 +17,7 @@ function runs(): Plugin {
     transformIndexHtml: () => [
       {
         tag: "link",
-        attrs: { rel: "preload", href: "runs/lighthouse.json", as: "fetch", crossorigin: "" },
+        attrs: { rel: "prefetch", href: "runs/lighthouse.json", as: "fetch", crossorigin: "" },
         injectTo: "head",
       },
     ],

@@ -106,7 +106,7 @@ export function titleOf({ turns }: Pick<Chat, "turns">): string {
 const said = (turns: readonly Turn[]): Turn[] => turns.filter(({ who }) => who !== "page");
 
 /** A turn outside of any stream. */
-const resting = (turn: Turn): Turn => ({ ...turn, place: null, ends: [] });
+const resting = (turn: Turn): Turn => ({ ...turn, place: null, ends: [], cut: 0 });
 
 /** The file of a chat, as JSON. */
 export function exported({ created, system, turns }: Chat): string {

@@ -6,7 +6,7 @@ import { button, el, fileInput, keys, setText } from "./dom.ts";
 import type { Experiment } from "./experiments.ts";
 import { laneStyle } from "./figures/lanes.ts";
 import { sampleOf } from "./figures/sample.ts";
-import { type LaneState, type RunState, recentPerplexity, type Token, totalBytes } from "./run.ts";
+import { average, type LaneState, type RunState, recentPerplexity, type Token, totalBytes } from "./run.ts";
 import { mean } from "./series.ts";
 import * as say from "./strings.en.ts";
 
@@ -169,9 +169,11 @@ export class CompareView {
 function happened({ lanes }: RunState): string {
   const window = lanes.find(({ settings }) => settings.policy === "window");
   const sinks = lanes.find(({ settings }) => settings.policy === "sinks");
-  const mass = sinks?.attention.last;
+  const last = sinks?.attention.last;
+  // What the map shows, where there is one.
+  const mass = sinks?.heads != null ? average(sinks.heads) : last === undefined ? null : mean(last);
   const ago = window?.first_left == null ? null : window.at - 1 - window.first_left;
-  return say.happened(mass === undefined ? null : mean(mass), ago, sinks?.settings.sinks ?? 4);
+  return say.happened(mass, ago, sinks?.settings.sinks ?? 4);
 }
 
 /** Play, step and scrub. One stop for the Tab key: the slider takes the keys of all. */

@@ -49,7 +49,7 @@ export interface Host {
   wake(): void;
 }
 
-export type Act = "sinks" | "start" | "pause" | "on" | "again";
+export type Act = "sinks" | "start" | "live" | "pause" | "on" | "again";
 
 /** The first token that was predicted without the first word. */
 export interface Hero {
@@ -175,6 +175,7 @@ export class Comparison {
     if (player?.playing === true && !withheld) return "pause";
     const sinks = withheld || this.name === "take-sinks-away";
     if (player === null || player.at <= (this.tape?.prompt ?? 0) || withheld) return sinks ? "sinks" : "start";
+    if (!this.recordedOnly && this.mayRun) return "live";
     return player.atEnd ? "again" : "on";
   }
 

@@ -17,7 +17,7 @@ import { findShelf, type ShelfKind, shelf } from "./shelf.ts";
 import { addressSource, defaultSource, nearest, terms } from "./sources.ts";
 import { Speech } from "./speech.ts";
 import { type Gpu, probe, start, whenGone } from "./startup.ts";
-import { type Action, brokenOff, type Chat, initial, lastSaid, messages, reduce, SILENCE, type State } from "./state.ts";
+import { type Action, brokenOff, type Chat, initial, lastSaid, leftOut, messages, reduce, SILENCE, type State } from "./state.ts";
 import * as say from "./strings.en.ts";
 import { View } from "./view.ts";
 
@@ -79,6 +79,8 @@ let saving = 0;
 let elsewhere = false;
 /** Gives the model to other tabs. */
 let release: (() => void) | null = null;
+/** The conversation is being read again. */
+let again = false;
 /** The chat of which it was said that its cache is full. */
 let overflowed = "";
 /** When the title was last written. */
@@ -275,12 +277,20 @@ function follow(action: Action): void {
       break;
     case "loaded":
     case "emptied":
+      talk = reduceRun(talk, chatBegins(state.model, state.wanted));
+      break;
     case "resumed":
       talk = reduceRun(talk, chatBegins(state.model, state.wanted));
+      again = true;
       break;
     case "step": {
       const step = chatStep(action.step, action.attention);
       if (step !== null) talk = reduceRun(talk, step);
+      // When all is read again it is known of the last turn too.
+      if (again && (action.step.kind !== "prompt" || action.step.done === action.step.total)) {
+        again = false;
+        if (leftOut(state)) talk = reduceRun(talk, { kind: "left_out" });
+      }
       break;
     }
   }
@@ -666,9 +676,10 @@ function sendWaiting(): boolean {
 function ask(text: string): void {
   const { options, wanted: cache, turns } = state;
   // An answer without a word would stay in the cache as an empty turn, which the model then copies.
-  const known = state.synced && (turns.length > 0 ? turns[lastSaid(turns)]?.text !== "" : state.chat.system === "");
+  const wordless = turns[lastSaid(turns)]?.text === "";
+  const known = state.synced && !wordless && (state.chat.system === "" || turns.length > 0);
   speech.begin();
-  dispatch({ kind: "asked", text });
+  dispatch({ kind: "asked", text, why: state.synced && wordless ? say.refilled.wordless : null });
   if (known) post({ kind: "send", text, options });
   else post({ kind: "resume", messages: messages(state), options, write: true, cache });
   pulls();

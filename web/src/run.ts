@@ -102,8 +102,9 @@ export interface LaneState {
   occupancy: Series;
   /** Mean over layers and heads of the attention on the sinks (on the first four slots where there are none). */
   attention: Series;
-  /** The last `[layers * n_heads]` of the same; null before the first. */
+  /** The last `[layers * n_heads]` of the same, and the stream index that they are of; null before the first. */
   heads: Float32Array | null;
+  heads_at: number;
   /** Attention of one head on each slot in use. */
   probs: { layer: number; head: number; values: Float32Array } | null;
   /** The likeliest next token as the lane saw it before the last one. */
@@ -162,6 +163,8 @@ export interface RunState {
   asked: LaneHead | null;
   /** Nothing is left to read. */
   done: boolean;
+  /** The conversation was read again, and some of it left out. */
+  left_out: boolean;
 }
 
 /** Tokens of which the losses are kept one by one. */
@@ -185,6 +188,7 @@ export type RunStep =
   | { kind: "step"; step: CompareStep; attention?: LaneHead | null; before?: PromptTokens }
   | { kind: "probs"; lane: number; layer: number; head: number }
   | { kind: "mark"; mark: Mark }
+  | { kind: "left_out" }
   | { kind: "cursor"; at: number | null }
   | { kind: "roll"; tokens: number };
 
@@ -200,15 +204,18 @@ const MOST_MARKS = 100;
 const ROLL = 64;
 
 /** A free lane repeats itself where fewer than `distinct` of the groups of `group` tokens among its last `tokens` differ. */
-const REPEATING = { tokens: 64, group: 4, distinct: 0.5 };
+const REPEATING = { group: 4, within: [{ tokens: 64, distinct: 0.5 }, { tokens: 224, distinct: 0.6 }] };
 /** It loses the thread at a run of `one` letters, or of two of `two` letters in `tokens` tokens. */
 const NO_WORDS = { one: 18, two: 16, tokens: 128 };
+/** And where fewer than `part` of the signs in its last `tokens` tokens are letters or digits, of `least` that are no spaces. */
+const NO_LETTERS = { tokens: 64, least: 32, part: 0.4 };
 /** The last tokens among which those of a chat that the model wrote are judged. */
-const JUDGED = 4 * NO_WORDS.tokens;
+const JUDGED = 512;
 /**
- * A forced lane loses it where its mean loss of `tokens` is `nats` above the reference's for `running` tokens in a row. On
- * our story, against everything kept, that is a window of 128 at token 238 and one of 16 at 127, and no lane with sinks
- * that keeps 64 tokens or more; half a nat for 32 tokens would take those in too, since they have forgotten things.
+ * A forced lane loses it where its mean loss of `tokens` is `nats` above the reference's, or that of the reference above
+ * another lane's, for `running` tokens in a row. On our story, against everything kept, that is a window of 128 at token 238
+ * and one of 16 at 127, and no lane with sinks that keeps 64 tokens or more; half a nat for 32 tokens would take those in
+ * too, since they have forgotten things.
  */
 const BEHIND = { tokens: 64, nats: 0.7, running: 64 };
 
@@ -251,6 +258,7 @@ export function emptyRun(): RunState {
     cursor: null,
     asked: null,
     done: false,
+    left_out: false,
   };
 }
 
@@ -267,6 +275,8 @@ export function reduceRun(state: RunState, step: RunStep): RunState {
     }
     case "mark":
       return { ...state, marks: marked(state.marks, step.mark) };
+    case "left_out":
+      return { ...state, left_out: true };
     case "cursor":
       return { ...state, cursor: step.at };
     case "roll": {
@@ -393,6 +403,7 @@ function newLane(settings: LaneSettings, name: string): LaneState {
     occupancy: EMPTY,
     attention: EMPTY,
     heads: null,
+    heads_at: 0,
     probs: null,
     best: null,
     next: null,
@@ -495,7 +506,7 @@ function laneStepped(
     dense: lane.dense.push(i, dense_bytes),
     occupancy: lane.occupancy.push(i, held),
     attention: mass.length === 0 ? lane.attention : lane.attention.push(i, average(mass)),
-    heads: mass.length <= 1 ? lane.heads : mass,
+    ...(mass.length <= 1 ? {} : { heads: mass, heads_at: i }),
     probs:
       read.probs === undefined || head === null
         ? lane.probs
@@ -505,7 +516,7 @@ function laneStepped(
     ended: read.ended,
   };
   if (extra !== null) next.cost = lane.cost.push(i, next.cost_now);
-  return judged(run, next, weight);
+  return judged(run, next, weight, reference === lane);
 }
 
 /** What the reference lost on the token at `i`; null where it does not know, or no longer. */
@@ -569,8 +580,8 @@ function rolled(lane: LaneState, every: number, roll: number): Series {
   return series;
 }
 
-/** The lane with how it does. `weight`: tokens of its last step. */
-function judged({ mode, reference }: RunState, lane: LaneState, weight: number): LaneState {
+/** The lane with how it does. `weight`: tokens of its last step; `isReference`: the others are compared with it. */
+function judged({ mode, reference, lanes }: RunState, lane: LaneState, weight: number, isReference: boolean): LaneState {
   if (lane.health.kind !== "steady") return lane;
   const since = lane.at - 1;
   if (mode !== "forced") {
@@ -578,33 +589,38 @@ function judged({ mode, reference }: RunState, lane: LaneState, weight: number):
     const last = lane.tokens.slice(-JUDGED);
     const tokens = mode === "chat" ? last.filter(({ nll }) => nll !== null) : last;
     if (repeats(tokens)) return { ...lane, health: { kind: "repeating", since } };
-    if (babbles(tokens)) return { ...lane, health: { kind: "losing", since } };
+    if (babbles(tokens) || scrawls(tokens)) return { ...lane, health: { kind: "losing", since } };
     return lane;
   }
   // A lane that recomputes skips most positions: two losses make no mean.
   if (reference === null || lane.settings.policy === "recompute") return lane;
   const steps = Math.ceil(BEHIND.tokens / weight);
   const last = lane.recent.slice(-steps);
-  const extra = last.reduce((sum, [, more]) => sum + more, 0) / last.length;
+  // The reference itself may be the one that falls behind, past the length that it was trained on.
+  const others = isReference ? lanes.filter((_, i) => i !== reference).map(({ recent }) => recent) : [];
+  const best = Math.min(...others.filter(({ length }) => length >= steps).map((recent) => lossOf(recent, steps)));
+  const extra = isReference ? lossOf(last, steps) - best : last.reduce((sum, [, more]) => sum + more, 0) / last.length;
   const behind = last.length === steps && extra >= BEHIND.nats ? lane.behind + weight : 0;
   return behind < BEHIND.running ? { ...lane, behind } : { ...lane, behind, health: { kind: "losing", since } };
 }
 
 /** Do the last tokens say the same again and again. */
 function repeats(tokens: readonly Token[]): boolean {
-  if (tokens.length < REPEATING.tokens) return false;
-  const last = tokens.slice(-REPEATING.tokens);
-  const all = last.length - REPEATING.group + 1;
-  const groups = new Set<string>();
-  for (let i = 0; i < all; i += 1) {
-    groups.add(
-      last
-        .slice(i, i + REPEATING.group)
-        .map(({ id }) => id)
-        .join(),
-    );
-  }
-  return groups.size / all < REPEATING.distinct;
+  const ids = tokens.map(({ id }) => id);
+  return REPEATING.within.some(({ tokens: wanted, distinct }) => {
+    if (ids.length < wanted) return false;
+    const last = ids.slice(-wanted);
+    const groups = last.slice(REPEATING.group - 1).map((_, i) => last.slice(i, i + REPEATING.group).join());
+    return new Set(groups).size / groups.length < distinct;
+  });
+}
+
+/** Are most signs neither letters nor digits, of any script. */
+function scrawls(tokens: readonly Token[]): boolean {
+  if (tokens.length < NO_LETTERS.tokens) return false;
+  const last = tokens.slice(-NO_LETTERS.tokens);
+  const signs = last.map(({ text }) => text).join("").replaceAll(/\s/gu, "");
+  return signs.length >= NO_LETTERS.least && signs.replaceAll(/[^\p{L}\p{M}\p{N}]/gu, "").length < NO_LETTERS.part * signs.length;
 }
 
 /** Are there runs of letters that no word has. Of scripts with words between spaces only. */
@@ -620,6 +636,7 @@ function babbles(tokens: readonly Token[]): boolean {
   return runs.some((n) => n >= NO_WORDS.one) || runs.filter((n) => n >= NO_WORDS.two).length >= 2;
 }
 
-function average(values: Float32Array): number {
+/** Mean of some values. */
+export function average(values: Float32Array): number {
   return values.reduce((sum, v) => sum + v, 0) / values.length;
 }

@@ -59,8 +59,10 @@ export interface Turn {
   left: [number, number] | null;
   /** Where it lies in the stream, `[from, to)`; null where it is not in it. */
   place: [number, number] | null;
-  /** Length of the text after each token of `place`; only grows, so that all states share it. Empty after a refill. */
+  /** Length of the text after each token of `place`; only grows, so that all states share it. Empty where that is not known. */
   ends: number[];
+  /** Characters at its beginning that were not read again. */
+  cut: number;
   /** An answer that the model did not close: it can be gone on with. */
   open: boolean;
   /** Tokens after which its conversation was read again, while it was being written. */
@@ -127,6 +129,8 @@ export interface State {
   synced: boolean;
   /** The conversation is read again before the answer that is being written. */
   rereading: boolean;
+  /** What was read since an answer was last written: where it begins in the stream, and its tokens' text. */
+  read: { from: number; texts: readonly string[] };
   /** Bytes of the module. */
   memory: number | null;
   findings: Findings | null;
@@ -149,7 +153,8 @@ export type Action =
   | { kind: "retrying"; fault: Fault }
   | { kind: "loaded"; model: ModelInfo; cache: CacheState; name: string; notice: string | null }
   | { kind: "cancelled" }
-  | { kind: "asked"; text: string }
+  /** `why`: the conversation is read again first, and a line in it says why. */
+  | { kind: "asked"; text: string; why: string | null }
   /** The last answer is gone on with. `reread`: after the conversation was read again. */
   | { kind: "proceeding"; reread: boolean }
   /** Only the first turns stay. */
@@ -201,6 +206,7 @@ export function initial(settings: Pick<Settings, "cache" | "send" | "complaints"
     turns: [],
     synced: false,
     rereading: false,
+    read: { from: 0, texts: [] },
     memory: null,
     findings: null,
     cards: [],
@@ -257,8 +263,9 @@ export function reduce(state: State, action: Action): State {
         hint: null,
         returned: null,
         arrivals: [],
+        read: { from: state.cache?.stream ?? 0, texts: [] },
         turns: [
-          ...state.turns,
+          ...(action.why === null ? state : marked(state, action.why)).turns,
           { ...turn("you", action.text), place: state.synced ? here(state) : null },
           { ...turn("model", ""), open: true },
         ],
@@ -326,19 +333,19 @@ function spoken(turns: readonly Turn[]): Turn[] {
 }
 
 /** How much of a turn has left the cache: tokens, and characters where that is known; all or nothing otherwise. */
-export function departed(state: State, { place, ends, text }: Turn): { tokens: number; characters: number } {
+export function departed(state: State, { place, ends, text, cut }: Turn): { tokens: number; characters: number } {
   const { cache, model } = state;
   if (cache === null || model === null || !(state.synced || state.phase === "writing")) {
     return { tokens: 0, characters: 0 };
   }
   if (place === null) return { tokens: 0, characters: state.synced ? text.length : 0 };
+  // What was not read again is gone too.
   const edge = cache.stream - cache.held + Math.min(cache.sinks, cache.held);
   const [from, to] = [Math.max(place[0], cache.sinks), Math.min(place[1], edge)];
   const tokens = Math.max(0, to - from);
-  if (tokens === 0) return { tokens, characters: 0 };
+  if (tokens === 0) return { tokens, characters: cut };
   if (to === place[1] && ends.length === 0) return { tokens, characters: text.length };
-  // Text of tokens written since the last refill is known to the token.
-  return { tokens, characters: ends[to - (place[1] - ends.length) - 1] ?? 0 };
+  return { tokens, characters: Math.max(cut, ends[to - (place[1] - ends.length) - 1] ?? 0) };
 }
 
 /** The state with the answer that is being written as it is when nothing more comes. */
@@ -406,6 +413,7 @@ export function turn(who: Turn["who"], text: string): Turn {
     left: null,
     place: null,
     ends: [],
+    cut: 0,
     open: false,
     refilled: null,
   };
@@ -434,7 +442,8 @@ function emptied(state: State, cache: CacheState): State {
     synced: false,
     speed: null,
     arrivals: [],
-    turns: state.turns.map((turn) => ({ ...turn, place: null, ends: [] })),
+    read: { from: 0, texts: [] },
+    turns: state.turns.map((turn) => ({ ...turn, place: null, ends: [], cut: 0 })),
   };
 }
 
@@ -481,7 +490,8 @@ function refused(state: State, { message }: Fault): State {
   return { ...ready, returned: asked?.text ?? null, turns: state.turns.slice(0, -2) };
 }
 
-function stepped(state: State, step: Step, at: number): State {
+function stepped(before: State, step: Step, at: number): State {
+  const state = step.kind === "prompt" ? told(before, step) : before;
   if (state.phase === "refilling") return reread(state, step);
   const last = state.turns.at(-1);
   if (last === undefined) return state;
@@ -521,6 +531,42 @@ function stepped(state: State, step: Step, at: number): State {
     }
   }
 }
+
+/** The state with what a piece of a prompt said, and where its tokens end in the turns, once all of it is read. */
+function told(state: State, { tokens, done, total, cache }: Extract<Step, { kind: "prompt" }>): State {
+  const { from } = state.read;
+  const texts = [...state.read.texts, ...tokens.map(({ text }) => text)];
+  const read = { ...state, read: { from, texts } };
+  if (done < total) return read;
+  const begins = state.phase === "writing" && state.turns.at(-1)?.place === null;
+  const { turns } = begins ? placed(read, cache.stream) : read;
+  const known = (turn: Turn): Turn => {
+    const { place, text } = turn;
+    if (place === null || place[0] < from || place[1] > from + texts.length) return turn;
+    return { ...turn, ...endsIn(text, texts.slice(place[0] - from, place[1] - from)) };
+  };
+  return { ...read, read: { from: cache.stream, texts: [] }, turns: turns.map(known) };
+}
+
+/** Where each of `pieces`, which hold a text or the end of one between marks of turns, ends in it. */
+function endsIn(text: string, pieces: readonly string[]): Pick<Turn, "ends" | "cut"> {
+  const whole = pieces.join("");
+  let begins = whole.indexOf(text);
+  if (begins < 0) {
+    let length = Math.min(text.length, whole.length);
+    while (length > 0 && !text.endsWith(whole.slice(0, length))) length -= 1;
+    // A template may write a text otherwise than it was said: then it is only known as a whole.
+    if (length === 0) return { ends: [], cut: 0 };
+    begins = length - text.length;
+  }
+  let end = -begins;
+  const ends = pieces.map((piece) => Math.min(Math.max((end += piece.length), 0), text.length));
+  return { ends, cut: Math.max(0, -begins) };
+}
+
+/** Some of the conversation was not read again. */
+export const leftOut = ({ turns }: State): boolean =>
+  turns.some(({ who, text, place, cut }) => who !== "page" && text !== "" && (place === null || cut > 0));
 
 /** The question ends where its answer begins. */
 function placed(state: State, to: number): State {

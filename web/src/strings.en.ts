@@ -59,6 +59,7 @@ export const conversation = "Conversation";
 export const conversationEmpty =
   "Ask something. The model is small: it writes fluent English and gets facts wrong.";
 export const message = "Message";
+export const messageLanes = "Message to all lanes";
 export const messageHint = "Enter sends, Shift and Enter starts a new line, Esc stops the answer.";
 export const send = "Send";
 export const stop = "Stop";
@@ -82,6 +83,8 @@ export const stopEditing = "Leave it as it was";
 export const showEarlier = (turns: number): string => `Show ${turns === 1 ? "1 earlier turn" : `${turns} earlier turns`}`;
 export const showBeginning = "Show the beginning of this answer";
 export const leftTheCache = "has left the cache";
+export const notRead = "is not in the cache";
+export const endRead = "only its end is in the cache";
 export const partLeft = (tokens: number): string =>
   `${tokens === 1 ? "its first token has" : `its first ${count(tokens)} tokens have`} left the cache`;
 
@@ -165,7 +168,7 @@ export const refilled = {
   settings: "Refilled from the text: you changed a setting.",
   loaded: "Refilled from the text: the model was loaded again.",
   opened: "Refilled from the text: you opened this chat.",
-  changed: "Refilled from the text: the conversation was changed.",
+  wordless: "Refilled from the text, without the question that has no answer.",
   compared: "Refilled from the text: lanes were compared meanwhile.",
 };
 export const refilledAt = (tokens: number): string => `Refilled from the text at token ${count(tokens)}.`;
@@ -261,7 +264,7 @@ export const emptyModel = "The address asks for an empty model=; the default app
 export const reading = (done: number, total: number): string =>
   `Reading the message: ${count(done)} of ${count(total)} tokens.`;
 export const leftWhileReading = (from: number, to: number): string =>
-  `Tokens ${count(from)} to ${count(to - 1)} of the stream left the cache while it was read.`;
+  `Tokens ${count(from)} to ${count(to - 1)} of the stream left the cache while the message was read.`;
 export function ended(tokens: number, reason: "end" | "length" | "stopped"): string {
   const written = tokens === 1 ? "1 token" : `${count(tokens)} tokens`;
   const why = { end: "", length: ", cut at the limit asked for", stopped: ", stopped" };
@@ -408,6 +411,7 @@ export const noReport = "The self-test runs when a model is loaded.";
 export const acts = {
   sinks: "Take the sinks away",
   start: "Run it",
+  live: "Run it live",
   pause: "Pause",
   on: "Go on",
   again: "Again",
@@ -555,7 +559,7 @@ export const experiments = {
   hero: {
     title: "One word decides",
     what: "The same story with a cache of 256: at the dashed mark the first word leaves, and the very next word is told from “Hour after” alone by a lane that has kept its sinks.",
-    why: "Both lanes have just read “Hour after”, and both have read that pair before. One of them can no longer use it: its attention has lost the place where it rests when there is nothing to look for.",
+    why: "At the mark all lanes have just read “Hour after”, and have read that pair before. The window can no longer use it: its attention has lost the place where it rests when there is nothing to look for.",
     look: "the bars under the lanes, just behind the mark: how sure each was of that word.",
     paper: "The jump at the first eviction is figure 3 of StreamingLLM; it shows perplexity, not one word.",
   },
@@ -596,7 +600,7 @@ export const experiments = {
   },
   tiny: {
     title: "A window smaller than a sentence",
-    what: "With sixteen tokens the window lane is lost at once, and four sinks with twelve words still hold.",
+    what: "With sixteen tokens the window lane falls behind at once, and four sinks with twelve words still hold.",
     why: "With so few words to lean on, losing the resting place is everything.",
     look: "the tints of the two texts, then at the numbers: this is the collapse of the paper's headline.",
     paper: "Llama-2-13B, cache of 1,024: perplexity 5,158 without sinks, 5.40 with.",
@@ -824,8 +828,9 @@ export const attention = {
   back: "Back to the mean",
   looks: (layer: number, head: number, lane: string | null): string =>
     `Where layer ${layer}, head ${head} looks now${lane === null ? "" : ` (${lane})`}`,
-  waiting: "It is asked for and comes with the next token.",
-  ended: "This run has ended: start it again, then open the cell.",
+  waiting: "Comes with the next token.",
+  ended: "Run ended: start it again.",
+  noMap: "No map by head is known here.",
   /** `first`: tokens after which the first map was recorded. */
   noHeads: (recorded: boolean, first: number | null): string =>
     first !== null ? `first map at token ${count(first)}` : recorded ? "not recorded" : "not measured yet",
@@ -836,16 +841,16 @@ export const attention = {
     `${lane === null ? "" : `${lane}, `}layer ${layer}, head ${head}: ${value === null ? "not known" : smallShare(value)}`,
   words(
     lane: string | null,
+    at: number | null,
     sinks: number | null,
     mean: number,
     least: readonly [number, number],
     most: readonly [number, number],
   ): string {
-    const of = lane === null ? "" : `In the ${lane} lane, `;
+    const where = [...(lane === null ? [] : [`in the ${lane} lane`]), ...(at === null ? [] : [`at token ${count(at)}`]), "on average"].join(", ");
     const target = sinks === null ? "the first four slots" : sinks === 1 ? "the one sink" : `the ${count(sinks)} sinks`;
-    const begin = lane === null ? "On average " : "on average ";
     return (
-      `${of}${begin}${smallShare(mean)} of attention goes to ${target}; by layer from ` +
+      `${where.charAt(0).toUpperCase()}${where.slice(1)} ${smallShare(mean)} of attention goes to ${target}; by layer from ` +
       `${smallShare(least[1])} (layer ${least[0]}) to ${smallShare(most[1])} (layer ${most[0]}).`
     );
   },
@@ -915,11 +920,13 @@ export const time = {
 
 export const knows = {
   title: "What it still knows",
-  caption: "Grey struck-through text has left the cache. Ringed words are the sinks. Ask about the grey part and see.",
+  caption:
+    "Grey struck-through text has left the cache. Ringed words are the sinks. What stands in <| |> marks the turns for the model. Ask about the grey part and see.",
   laneCaption: "Grey struck-through text has left the cache. Ringed words are the sinks.",
   kinds: { sinks: "sinks", left: "left", kept: "kept" },
   headings: { sinks: "Sinks, kept for ever", left: "Left the cache", kept: "Still in the cache" },
   earlier: "… ",
+  leftOut: "What was said before, and not read again. ",
   words(tokens: number, parts: readonly { kind: "sinks" | "left" | "kept"; from: number; to: number }[]): string {
     const says = parts.map(({ kind, from, to }) => {
       const which = to - from === 1 ? `token ${count(from)}` : `tokens ${count(from)} to ${count(to - 1)}`;

@@ -191,7 +191,8 @@ class TurnView {
   private drawLeft(state: State, turn: Turn): void {
     const { tokens, characters } = departed(state, turn);
     const whole = turn.text !== "" && characters >= turn.text.length;
-    setText(this.left, whole ? say.leftTheCache : tokens > 0 ? say.partLeft(tokens) : "");
+    const part = turn.cut > 0 ? say.endRead : tokens > 0 ? say.partLeft(tokens) : "";
+    setText(this.left, whole ? (turn.place === null ? say.notRead : say.leftTheCache) : part);
     this.element.classList.toggle("gone", whole);
     this.prose?.gone(characters);
   }

@@ -69,6 +69,7 @@ export class View {
     "aria-describedby": "hint",
     autocomplete: "off",
   });
+  private readonly label = el("label", { for: "message" });
   private readonly sendButton = el("button", { type: "submit" }, say.send);
   private readonly stopButton: HTMLButtonElement;
   private readonly entries = el("div", { class: "entries", id: "entries" });
@@ -279,7 +280,7 @@ export class View {
       "form",
       { class: "composer" },
       this.toAnswer,
-      el("label", { for: "message" }, say.message),
+      this.label,
       this.box,
       el("div", { class: "buttons" }, this.sendButton, this.stopButton),
       el("p", { id: "hint", class: "muted" }, say.messageHint),
@@ -353,6 +354,7 @@ export class View {
     this.loadButton.classList.toggle("primary", view === "chat");
     // What is written there is a question to all lanes, and no earlier one is changed.
     this.form.classList.toggle("brief", view === "compare");
+    setText(this.label, view === "compare" ? say.messageLanes : say.message);
     this.editing.hidden = this.from === null || view === "compare";
     this.skip.setAttribute("href", view === "chat" ? "#message" : "#act");
     setText(this.skip, view === "chat" ? say.skipToChat : say.skipToCompare);

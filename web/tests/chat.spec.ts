@@ -82,8 +82,11 @@ test("an answer can be stopped before its first token, and the model never sees 
   await ask(page, "Again");
   await expect(parts(page).note).toHaveText(/^5 tokens/);
   expect(said.find((text) => text.startsWith("resume"))).toContain('[{"role":"user","content":"Again"}] write true');
-  await expect(page.locator(".turn.you .left").first()).toHaveText("has left the cache");
+  await expect(page.locator(".turn.you .left").first()).toHaveText("is not in the cache");
   await expect(page.locator(".turn.you .left").last()).toHaveText("");
+  await expect(page.locator(".turn.page")).toHaveText("Refilled from the text, without the question that has no answer.");
+  await page.locator("#knows").scrollIntoViewIfNeeded();
+  await expect(page.locator(".told-left s")).toHaveText("What was said before, and not read again. ");
 });
 
 test("keys: Enter sends, Shift and Enter makes a line, a composition is left alone", async ({ page }) => {
@@ -178,7 +181,7 @@ test("a prompt longer than the cache streams through and says what has left", as
   await ask(page, "Hello");
   // 40 tokens through 4 + 28: indices 4 to 11 leave while it is read, three more while it writes.
   await expect(parts(page).note).toHaveText(
-    "3 tokens. Tokens 4 to 11 of the stream left the cache while it was read.",
+    "3 tokens. Tokens 4 to 11 of the stream left the cache while the message was read.",
   );
   await expect(page.locator("#held")).toHaveText("32 of 32");
 });

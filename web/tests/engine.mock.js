@@ -167,12 +167,18 @@ export class Engine {
       first = sizes.length;
       while (first > 0 && sizes[first - 1] <= room) room -= sizes[--first];
     }
+    const all = messages.map(({ content }) => [...said(content), ...Array(10).fill("")]);
     const head = first > 0 ? sinks : 0;
+    // Of one that is too long itself, its end.
+    if (first > 0 && first === sizes.length) {
+      first -= 1;
+      sizes[first] = recent;
+      all[first] = all[first].slice(-recent);
+    }
     let at = head;
     const places = sizes.map((size, i) => (i < first ? null : [at, (at += size)]));
     this.left = this.total = at;
-    const all = messages.map(({ content }) => [...said(content), ...Array(10).fill("")]);
-    this.prompt = [...all.flat().slice(0, head), ...all.slice(first).flat()];
+    this.prompt = [...messages.flatMap(({ content }) => said(content)).slice(0, head), ...all.slice(first).flat()];
     this.resumed = write;
     this.stopped = !write;
     // An answer is gone on with at the word where it ends.

@@ -213,7 +213,7 @@ test("the table is one, has at most 32 rows, and takes the drawing's room", asyn
   const table = figure(page, "cost").getByRole("table");
   await expect(table).toBeVisible();
   await expect(table.getByRole("row")).toHaveCount(33);
-  await expect(table).toContainText("32 of 399 rows, evenly apart; all of them are in the CSV.");
+  await expect(figure(page, "cost")).toContainText("32 of 399 rows, evenly apart; all of them are in the CSV.");
   await expect(table.getByRole("columnheader").first()).toHaveText("i");
   await expect(figure(page, "cost").locator(".stage")).toBeHidden();
   expect(await figure(page, "cost").boundingBox()).toEqual(before);

@@ -420,10 +420,8 @@ test.describe("attention", () => {
     const head = { lane: 0, layer: 14, head: 3 };
     let run = read(begin({ lanes: [SINKS] }), 200);
     const opened = choices({ head });
-    expect(texts(attention.shapes(run, BOX, opened))).toContain("It is asked for and comes with the next token.");
-    expect(texts(attention.shapes({ ...run, done: true }, BOX, opened))).toContain(
-      "This run has ended: start it again, then open the cell.",
-    );
+    expect(texts(attention.shapes(run, BOX, opened))).toContain("Comes with the next token.");
+    expect(texts(attention.shapes({ ...run, done: true }, BOX, opened))).toContain("Run ended: start it again.");
     run = read(reduceRun(run, { kind: "probs", ...head }), 1);
     const shapes = attention.shapes(run, BOX, opened);
     expect(texts(shapes)).toContain("Where layer 14, head 3 looks now");

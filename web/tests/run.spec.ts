@@ -164,9 +164,31 @@ test.describe("the state of a run", () => {
   test("a free lane repeats itself where fewer than half of its groups of four differ", () => {
     const words = (i: number): string => `w${i} `;
     // 61 groups lie in 64 tokens: 31 different ones are more than half of them, 30 are not.
-    expect(free(words, (i) => i % 31, 400).health.kind).toBe("steady");
+    expect(free(words, (i) => i % 31, 223).health.kind).toBe("steady");
     expect(free(words, (i) => i % 30, 400).health).toEqual({ kind: "repeating", since: 63 });
     expect(free(words, (i) => (i < 100 ? i : 7), 400).health).toEqual({ kind: "repeating", since: 134 });
+    // A longer phrase is found in 224 tokens, of whose 221 groups 133 are more than six tenths.
+    expect(free(words, (i) => i % 133, 400).health.kind).toBe("steady");
+    expect(free(words, (i) => i % 132, 400).health).toEqual({ kind: "repeating", since: 223 });
+  });
+
+  test("it loses the thread where most signs are no letters, in whatever script; in code they are", () => {
+    const of = (text: string) => free((i) => text[i % text.length] ?? "", (i) => i, 200).health;
+    expect(of("^\\';{lHT-}|:==+*_#")).toEqual({ kind: "losing", since: 63 });
+    expect(of("灯台守は毎晩、灯をともした。").kind).toBe("steady");
+    expect(of("for (let i = 0; i < n; i += 1) sum += a[i] * b[i];").kind).toBe("steady");
+    expect(of("             .").kind).toBe("steady");
+  });
+
+  test("the lane that others are compared with can be the one that falls behind", () => {
+    let state = begun("forced", "sinks:4+124", "dense");
+    for (let i = 0; i < 400; i += 1) {
+      const nll = i === 0 ? null : i < 200 ? 2 : 3;
+      state = reduceRun(state, step(read(i, { nll: i === 0 ? null : 2 }), read(i, { nll })));
+    }
+    expect(lane(state, 0).health.kind).toBe("steady");
+    expect(lane(state, 1).health.kind).toBe("losing");
+    expect(lane(state, 1).health.since).toBeGreaterThan(200 + 64);
   });
 
   test("it loses the thread at a word of 18 letters, or at two of 16 near each other", () => {

@@ -473,6 +473,25 @@ test("half an answer has left: its first paragraphs are struck through, and the 
   await expect(page.locator(".turn.model .block.gone")).toHaveCount(10);
 });
 
+test("read again, an answer longer than the cache is struck through but for its end", async ({ page }) => {
+  await mock(page, { words: ["one ", "two ", "three.\n\n"], most: 90, prompt: 10 });
+  await open(page, "&backend=cpu&sinks=4&recent=60&view=chat");
+  await ask(page, "Hello");
+  await expect(parts(page).note).toHaveText(/^90 tokens/);
+  await page.reload();
+  await expect(page.locator(".turn.page")).toContainText("Refilled from the text");
+  // Its 61 words are followed by 10 tokens more: of these 71 the last 60 are read, from “two” of the sixth paragraph on.
+  await expect(page.locator(".turn.model")).toContainText("only its end is in the cache");
+  await expect(page.locator(".turn.model .block.gone")).toHaveCount(5);
+  await expect(page.locator(".turn.you")).toContainText("is not in the cache");
+  await page.locator("#knows").scrollIntoViewIfNeeded();
+  await expect(page.locator(".told-left s")).toHaveText("What was said before, and not read again. ");
+  await expect(page.locator(".told-kept span")).toHaveText(/^two three/);
+  await ask(page, "Again");
+  await expect(parts(page).note).toHaveText(/^90 tokens/);
+  await expect(page.locator(".turn.model").first()).toHaveClass(/gone/);
+});
+
 test("the chat goes on for ever: nothing says that anything is exceeded", async ({ page }) => {
   await mock(page, { most: 40 });
   await open(page, "&backend=cpu&sinks=4&recent=60");

@@ -30,7 +30,7 @@ export const attention: Figure = {
   title: (run, choices) => say.attention.title(shown(run, choices).every((lane) => hasSinks(run.lanes[lane]))),
   caption: (run, choices) =>
     choices.head === null
-      ? say.attention.caption(run.origin === "live")
+      ? say.attention.caption(run.origin === "live" && !run.done)
       : run.lanes.some(({ probs }) => probs !== null)
         ? say.attention.headCaption
         : "",
@@ -305,9 +305,10 @@ function words(run: RunState, choices: Choices): string {
     }).sort((a, b) => a[1] - b[1]);
     const mean = byLayer.reduce((sum, [, value]) => sum + value, 0) / layers;
     const name = run.lanes.length > 1 ? (names[lane] ?? null) : null;
-    return [say.attention.words(name, sinkCount(state), mean, byLayer[0] ?? [0, 0], byLayer.at(-1) ?? [0, 0])];
+    const at = state.heads_at === state.at - 1 ? null : state.heads_at;
+    return [say.attention.words(name, at, sinkCount(state), mean, byLayer[0] ?? [0, 0], byLayer.at(-1) ?? [0, 0])];
   });
-  if (sentences.length === 0) return say.noToken;
+  if (sentences.length === 0) return run.at === 0 ? say.noToken : say.attention.noMap;
   const { head } = choices;
   const values = head === null ? null : probsOf(run.lanes[head.lane], head);
   if (head !== null && values !== null) sentences.push(headWords(run.lanes[head.lane], head, values));

@@ -95,8 +95,12 @@ export class Exercise {
   private async plant(): Promise<void> {
     const from = this.lane?.at ?? 0;
     this.planted = null;
-    if ((await this.send(say.exercise.messages.plant)) === null) return;
-    this.planted = { from, to: this.lane?.at ?? from };
+    const answer = await this.send(say.exercise.messages.plant);
+    const { lane } = this;
+    if (answer === null || lane === null) return;
+    // An answer that says it again would tell it, too.
+    const said = say.exercise.answer.test(answer) ? undefined : lane.tokens.findLast(({ i, nll }) => i >= from && nll === null);
+    this.planted = { from, to: said === undefined ? lane.at : said.i + 1 };
     setText(this.note, say.exercise.planted);
     this.draw();
   }

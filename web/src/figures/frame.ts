@@ -24,7 +24,7 @@ export interface Extra {
 }
 
 /** The text alternative is refreshed so often while it is not in focus, milliseconds. */
-const WORDS = 10_000;
+const WORDS = 2000;
 /** A table is refreshed so often, milliseconds. */
 const TABLE = 1000;
 /** Steps of Page Up and Page Down. */
@@ -298,7 +298,7 @@ export class FigureFrame {
     const { tableOf } = await import("./menu.ts");
     const { run, choices } = this.state;
     this.table.setAttribute("aria-label", this.figure.title(run, choices));
-    this.table.replaceChildren(tableOf(this.figure.rows(run, choices)));
+    this.table.replaceChildren(...tableOf(this.figure.rows(run, choices)));
   }
 
   private async openMenu(opener: HTMLButtonElement): Promise<void> {

@@ -182,15 +182,14 @@ function textOf({ figure, run, choices }: Seen): string {
   return [figure.title(run, choices), figure.words(run, choices), figure.caption(run, choices), settingsOf(figure, run, choices)].join("\n");
 }
 
-/** The rows as a table, or as many as can be read. */
-export function tableOf({ head, rows, note }: Table): HTMLElement {
+/** The rows as a table, or as many as can be read; before it, what is to be said of them. */
+export function tableOf({ head, rows, note }: Table): HTMLElement[] {
   const step = Math.max(1, (rows.length - 1) / (MOST_ROWS - 1));
   const shown = rows.length <= MOST_ROWS ? rows : Array.from({ length: MOST_ROWS }, (_, i) => rows[Math.round(i * step)] ?? []);
   const about = [...(note === undefined ? [] : [note]), ...(shown.length < rows.length ? [say.frame.sampled(shown.length, rows.length)] : [])];
-  return el(
+  const table = el(
     "table",
     {},
-    el("caption", {}, about.join(" ")),
     el("thead", {}, el("tr", {}, ...head.map((name) => el("th", { scope: "col" }, name)))),
     el(
       "tbody",
@@ -200,6 +199,7 @@ export function tableOf({ head, rows, note }: Table): HTMLElement {
       ),
     ),
   );
+  return [...(about.length > 0 ? [el("p", { class: "muted" }, about.join(" "))] : []), table];
 }
 
 const cellText = (value: Value): string => (value === null ? say.UNKNOWN : String(value));

@@ -61,10 +61,12 @@ export class Told implements Extra {
       const piece = found.find((one) => one.kind === kind);
       const { element, text } = this.parts[kind];
       // Where no text is known, one heading says so.
-      element.hidden = piece === undefined || (run.every > 1 && kind !== "kept");
-      if (lane === null || piece === undefined) continue;
-      const { text: known, begins } = textOf(lane, piece);
-      const now = run.every > 1 ? say.numbersOnly : begins > piece.from ? say.knows.earlier + known : known;
+      const out = kind === "left" && run.left_out;
+      element.hidden = (piece === undefined && !out) || (run.every > 1 && kind !== "kept");
+      if (lane === null || element.hidden) continue;
+      const { text: known, begins } = piece === undefined ? { text: "", begins: 0 } : textOf(lane, piece);
+      const earlier = out ? say.knows.leftOut : piece !== undefined && begins > piece.from ? say.knows.earlier : "";
+      const now = run.every > 1 ? say.numbersOnly : earlier + known;
       if (text.data === now) continue;
       text.data = now;
       changed = true;
