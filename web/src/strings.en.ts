@@ -423,7 +423,7 @@ export function happened(mass: number | null, ago: number | null, sinks: number)
   const lost =
     ago === null
       ? "The window lane still has all of its tokens; it will lose these first."
-      : `The window lane lost them ${count(ago)} tokens ago; the sinks lane kept them, and gave up as many recent tokens instead.`;
+      : `The window lane lost them ${ago === 0 ? "just now" : `${tokensOf(ago, null)} ago`}; the sinks lane kept them, and gave up as many recent tokens instead.`;
   return (
     `The model sends ${part} of its attention to ${first}, whatever they say, because attention must add up to one ` +
     `and has to go somewhere. We call those tokens sinks. ${lost}`
