@@ -203,8 +203,17 @@ const MOST_MARKS = 100;
 /** Tokens of the rolling mean until another number is asked for. */
 const ROLL = 64;
 
-/** A free lane repeats itself where fewer than `distinct` of the groups of `group` tokens among its last `tokens` differ. */
-const REPEATING = { group: 4, within: [{ tokens: 64, distinct: 0.5 }, { tokens: 224, distinct: 0.6 }] };
+/**
+ * A free lane repeats itself where fewer than `distinct` of the groups of `group` tokens among its last `tokens` differ;
+ * looked at every so many tokens.
+ */
+const REPEATING = {
+  group: 4,
+  within: [
+    { tokens: 64, distinct: 0.5, every: 1 },
+    { tokens: 224, distinct: 0.6, every: 16 },
+  ],
+};
 /** It loses the thread at a run of `one` letters, or of two of `two` letters in `tokens` tokens. */
 const NO_WORDS = { one: 18, two: 16, tokens: 128 };
 /** And where fewer than `part` of the signs in its last `tokens` tokens are letters or digits, of `least` that are no spaces. */
@@ -588,7 +597,7 @@ function judged({ mode, reference, lanes }: RunState, lane: LaneState, weight: n
     // What a person says may repeat itself.
     const last = lane.tokens.slice(-JUDGED);
     const tokens = mode === "chat" ? last.filter(({ nll }) => nll !== null) : last;
-    if (repeats(tokens)) return { ...lane, health: { kind: "repeating", since } };
+    if (repeats(tokens, lane.at)) return { ...lane, health: { kind: "repeating", since } };
     if (babbles(tokens) || scrawls(tokens)) return { ...lane, health: { kind: "losing", since } };
     return lane;
   }
@@ -604,12 +613,11 @@ function judged({ mode, reference, lanes }: RunState, lane: LaneState, weight: n
   return behind < BEHIND.running ? { ...lane, behind } : { ...lane, behind, health: { kind: "losing", since } };
 }
 
-/** Do the last tokens say the same again and again. */
-function repeats(tokens: readonly Token[]): boolean {
-  const ids = tokens.map(({ id }) => id);
-  return REPEATING.within.some(({ tokens: wanted, distinct }) => {
-    if (ids.length < wanted) return false;
-    const last = ids.slice(-wanted);
+/** Do the last tokens, up to `at`, say the same again and again. */
+function repeats(tokens: readonly Token[], at: number): boolean {
+  return REPEATING.within.some(({ tokens: wanted, distinct, every }) => {
+    if (tokens.length < wanted || at % every > 0) return false;
+    const last = tokens.slice(-wanted).map(({ id }) => id);
     const groups = last.slice(REPEATING.group - 1).map((_, i) => last.slice(i, i + REPEATING.group).join());
     return new Set(groups).size / groups.length < distinct;
   });
