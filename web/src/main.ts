@@ -79,8 +79,6 @@ let saving = 0;
 let elsewhere = false;
 /** Gives the model to other tabs. */
 let release: (() => void) | null = null;
-/** The conversation is being read again. */
-let again = false;
 /** The chat of which it was said that its cache is full. */
 let overflowed = "";
 /** When the title was last written. */
@@ -277,19 +275,16 @@ function follow(action: Action): void {
       break;
     case "loaded":
     case "emptied":
-      talk = reduceRun(talk, chatBegins(state.model, state.wanted));
-      break;
     case "resumed":
       talk = reduceRun(talk, chatBegins(state.model, state.wanted));
-      again = true;
       break;
     case "step": {
-      const step = chatStep(action.step, action.attention);
-      if (step !== null) talk = reduceRun(talk, step);
+      const { step } = action;
+      const read = chatStep(step, action.attention);
+      if (read !== null) talk = reduceRun(talk, read);
       // When all is read again it is known of the last turn too.
-      if (again && (action.step.kind !== "prompt" || action.step.done === action.step.total)) {
-        again = false;
-        if (leftOut(state)) talk = reduceRun(talk, { kind: "left_out" });
+      if (state.rereading && step.kind === "prompt" && step.done === step.total && leftOut(state)) {
+        talk = reduceRun(talk, { kind: "left_out" });
       }
       break;
     }

@@ -263,7 +263,7 @@ export function reduce(state: State, action: Action): State {
         hint: null,
         returned: null,
         arrivals: [],
-        read: { from: state.cache?.stream ?? 0, texts: [] },
+        read: { from: here(state)[0], texts: [] },
         turns: [
           ...(action.why === null ? state : marked(state, action.why)).turns,
           { ...turn("you", action.text), place: state.synced ? here(state) : null },
@@ -339,10 +339,10 @@ export function departed(state: State, { place, ends, text, cut }: Turn): { toke
     return { tokens: 0, characters: 0 };
   }
   if (place === null) return { tokens: 0, characters: state.synced ? text.length : 0 };
-  // What was not read again is gone too.
   const edge = cache.stream - cache.held + Math.min(cache.sinks, cache.held);
   const [from, to] = [Math.max(place[0], cache.sinks), Math.min(place[1], edge)];
   const tokens = Math.max(0, to - from);
+  // What was not read again is gone too.
   if (tokens === 0) return { tokens, characters: cut };
   if (to === place[1] && ends.length === 0) return { tokens, characters: text.length };
   return { tokens, characters: Math.max(cut, ends[to - (place[1] - ends.length) - 1] ?? 0) };
@@ -520,8 +520,7 @@ function stepped(before: State, step: Step, at: number): State {
       const arrivals = [...state.arrivals.filter((then) => at - then < SPEED_WINDOW), at];
       const took = at - (arrivals[0] ?? at);
       const speed = took > 0 ? ((arrivals.length - 1) * 1000) / took : state.speed;
-      const next = last.place === null ? placed(state, stream - 1) : state;
-      return { ...replaced(next, answer), arrivals, speed, rereading: false, cache: step.cache };
+      return { ...replaced(state, answer), arrivals, speed, rereading: false, cache: step.cache };
     }
     case "end": {
       const open = step.reason !== "end";

@@ -1,7 +1,7 @@
 // How much of its attention each head of each layer spends on the first tokens; the mean over the stream,
 // or where one head looks.
 
-import type { LaneState, RunState } from "../run.ts";
+import { average, type LaneState, type RunState } from "../run.ts";
 import * as say from "../strings.en.ts";
 import { laneIndex, laneOptions } from "./choose.ts";
 import type { Cell, Choices, Figure, Grid, Option, Table } from "./figure.ts";
@@ -303,10 +303,9 @@ function words(run: RunState, choices: Choices): string {
       const all = Array.from({ length: heads }, (_, head) => share(state, heads, layer, head) ?? 0);
       return [layer, all.reduce((sum, value) => sum + value, 0) / heads];
     }).sort((a, b) => a[1] - b[1]);
-    const mean = byLayer.reduce((sum, [, value]) => sum + value, 0) / layers;
     const name = run.lanes.length > 1 ? (names[lane] ?? null) : null;
     const at = state.heads_at === state.at - 1 ? null : state.heads_at;
-    return [say.attention.words(name, at, sinkCount(state), mean, byLayer[0] ?? [0, 0], byLayer.at(-1) ?? [0, 0])];
+    return [say.attention.words(name, at, sinkCount(state), average(state.heads), byLayer[0] ?? [0, 0], byLayer.at(-1) ?? [0, 0])];
   });
   if (sentences.length === 0) return run.at === 0 ? say.noToken : say.attention.noMap;
   const { head } = choices;
