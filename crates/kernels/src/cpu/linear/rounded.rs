@@ -440,14 +440,12 @@ fn block_dots<S: Simd, C: Code, const T: usize>(
     let mut dots = [s.splat_i(0); T];
     for word in 0..C::WORDS {
         let codes = C::planes(s, weights.word(s, block, word), mask);
+        // However this is written, LLVM's code for wasm finishes one sum after another.
         unrolled!(t of [0 1 2 3] below T => {
-            let mut products = [s.splat_i(0); 4];
             unrolled!(plane of [0 1 2 3] below C::PLANES => {
-                products[plane] = s.dot_pairs(codes[plane], s.splat_i(x[t][word * C::PLANES + plane]));
+                let x = s.splat_i(x[t][word * C::PLANES + plane]);
+                dots[t] = s.add_i(dots[t], s.dot_pairs(codes[plane], x));
             });
-            // Two by two: a browser then finds registers for them.
-            let sum = s.add_i(s.add_i(products[0], products[1]), s.add_i(products[2], products[3]));
-            dots[t] = s.add_i(dots[t], sum);
         });
     }
     dots
