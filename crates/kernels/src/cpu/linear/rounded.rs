@@ -409,12 +409,12 @@ fn multiply<S: Simd, C: Code, const T: usize>(
     far: &[Far],
 ) -> [S::F; T] {
     let mut y = [s.splat(0.0); T];
-    let mask = std::hint::black_box(s.splat_i(C::MASK));
+    let hidden = Hidden { mask: s.splat_i(std::hint::black_box(C::MASK)), never: std::hint::black_box(usize::MAX) };
     for block in 0..x[0].pairs.len() {
         weights.prefetch(s, block);
         let mut pairs = [&x[0].pairs[block]; T];
         unrolled!(t of [0 1 2 3] below T => pairs[t] = &x[t].pairs[block]);
-        let dots = block_dots::<S, C, T>(s, weights, mask, block, pairs);
+        let dots = block_dots::<S, C, T>(s, weights, block, pairs, hidden);
         let [d, m] = weights.scales(s, block);
         unrolled!(t of [0 1 2 3] below T => y[t] = scale_dots::<S, C>(s, dots[t], d, m, x[t].scales[block], y[t]));
     }
@@ -428,27 +428,71 @@ fn multiply<S: Simd, C: Code, const T: usize>(
     y
 }
 
+/// Values that the compiler is kept from knowing.
+#[derive(Clone, Copy)]
+struct Hidden<S: Simd> {
+    /// What codes are masked with: as a constant a browser makes it anew wherever it is used.
+    mask: S::I,
+    /// A turn that never comes: [`add_word`] says what it is for.
+    never: usize,
+}
+
 /// The integer products of one block.
 #[inline(always)]
 fn block_dots<S: Simd, C: Code, const T: usize>(
     s: S,
     weights: Weights<'_, C>,
-    mask: S::I,
     block: usize,
     x: [&[u32; 16]; T],
+    hidden: Hidden<S>,
 ) -> [S::I; T] {
     let mut dots = [s.splat_i(0); T];
-    for word in 0..C::WORDS {
-        let codes = C::planes(s, weights.word(s, block, word), mask);
-        // However this is written, LLVM's code for wasm finishes one sum after another.
-        unrolled!(t of [0 1 2 3] below T => {
-            unrolled!(plane of [0 1 2 3] below C::PLANES => {
-                let x = s.splat_i(x[t][word * C::PLANES + plane]);
-                dots[t] = s.add_i(dots[t], s.dot_pairs(codes[plane], x));
-            });
+    // Written out, fewer rows than a tile's are faster; a tile's own sums would not all keep their registers.
+    if T < TILE {
+        unrolled!(word of [0 1 2 3 4 5 6 7] below C::WORDS => {
+            dots = add_word(s, weights, [block, word], x, hidden, dots);
         });
+    } else {
+        for word in 0..C::WORDS {
+            dots = add_word(s, weights, [block, word], x, hidden, dots);
+        }
     }
     dots
+}
+
+/// Adds the products of a word's codes.
+///
+/// All rows' sums go on together, a plane at a time. Left to itself LLVM's code for wasm finishes one sum after another, for
+/// which all planes must be kept, more than there are registers. So every plane might be the last one, for all it knows: a
+/// turn on which the sums were wanted as they then are.
+#[inline(always)]
+fn add_word<S: Simd, C: Code, const T: usize>(
+    s: S,
+    weights: Weights<'_, C>,
+    [block, word]: [usize; 2],
+    x: [&[u32; 16]; T],
+    hidden: Hidden<S>,
+    mut dots: [S::I; T],
+) -> [S::I; T] {
+    let codes = C::planes(s, weights.word(s, block, word), hidden.mask);
+    unrolled!(plane of [0 1 2 3] below C::PLANES => {
+        let at = word * C::PLANES + plane;
+        unrolled!(t of [0 1 2 3] below T => {
+            dots[t] = s.add_i(dots[t], s.dot_pairs(codes[plane], s.splat_i(x[t][at])));
+        });
+        if cfg!(target_family = "wasm") && block + at == hidden.never {
+            let mut sums = [[0; 8]; T];
+            unrolled!(t of [0 1 2 3] below T => s.store_i(dots[t], &mut sums[t]));
+            never_comes(&sums);
+        }
+    });
+    dots
+}
+
+#[cold]
+#[inline(never)]
+fn never_comes(sums: &[[u32; 8]]) -> ! {
+    unreachable!("no row has so many blocks: {sums:?}")
 }
 
 /// `y` plus a block's products in true size.
